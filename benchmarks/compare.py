@@ -36,6 +36,8 @@ COLUMNS = {
     "llama.cpp": "llama.cpp, same file", "llama.cpp Q4_0": "llama.cpp, Q4_0", "ctranslate2": "CTranslate2, int8", "openvino": "OpenVINO GenAI, int4", "transformers": "transformers, bf16",
 }  # fmt: skip
 
+NARROW = "llmi, 8 bits"  # activation_bits=8, the fast setting
+NARROW_WORKS = ("prefill 512", "prefill 2048", "decode 1", "decode 8", "decode 32")
 BF16 = "llmi, bf16 attention"
 BF16_WEIGHTS = "llmi, bf16 weights"
 BF16_WORKS = ("prefill 512", "prefill 2048", "decode 1", "decode 1, context 2048")
@@ -253,7 +255,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     works[f"llmi {REQUESTS}"] = partial(requests_tokens_per_s, llm)
     works |= {f"llmi {name}": partial(beam_steps_per_s, llm, count) for count, name in BEAMS.items()}
     has_bf16 = llm._table == "avx512_bf16"  # elsewhere the same bits take several instructions
-    variants: list[tuple[str, Any, tuple[str, ...], dict[str, str]]] = []
+    variants: list[tuple[str, Any, tuple[str, ...], dict[str, Any]]] = [(NARROW, model, NARROW_WORKS, {"activation_bits": 8})]
     if has_bf16:
         variants.append((BF16, model, BF16_WORKS, {"attention_dtype": "bf16"}))
         variants.append((BF16_WEIGHTS, model, SHORT_WORKS, {"dtype": "bfloat16", "linear_dtype": "bf16", "attention_dtype": "bf16"}))
@@ -343,7 +345,7 @@ def readme_table(result: dict[str, Any]) -> str:
         "beam of 4, 64 tokens, one prompt, steps": BEAMS[1], "beam of 4, 64 tokens, eight prompts at once, steps": BEAMS[8],
     }  # fmt: skip
     peers = [name for name in COLUMNS if f"{name} decode 1" in results]
-    own = [name for name in ("llmi", BF16, BF16_WEIGHTS, Q4_0) if f"{name} prefill 512" in results]
+    own = [name for name in ("llmi", NARROW, BF16, BF16_WEIGHTS, Q4_0) if f"{name} prefill 512" in results]
     after_pause = results.get("first token after a pause s")
     pause = f", {after_pause['median']:.2f} s after five idle seconds" if after_pause else ""
     ratios = result["ratios"]

@@ -552,7 +552,7 @@ def spec(rng: random.Random, folder: Path) -> list[Call]:
     text = text if rng.random() < 0.8 else mutate_bytes(rng, text.encode(), rng.randrange(1, 4)).decode("utf-8", "replace")
 
     def facts() -> object:
-        return _core.spec_numbers(text, "model"), _core.expected_tensors(text, "model"), _core.workspace_bytes(text, "model", 2048)
+        return _core.spec_numbers(text, "model"), _core.expected_tensors(text, "model"), _core.workspace_bytes(text, "model", 2048, 16)
 
     def engine() -> object:
         opened = _core.Engine(_core.ModelFiles(path), spec=text, dropped=_core.DropFlag(), kv_cache_memory_bytes=1 << 20, num_threads=1)

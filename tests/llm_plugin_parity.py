@@ -20,7 +20,7 @@ def main(place: str) -> int:
     llm_plugin.register_models(lambda model, **_: registered.append(model.model_id))
     assert registered[:2] == ["llmi", f"llmi/{DEFAULT_MODEL}"], registered
     model = llm_plugin.LlmiModel("llmi", place)
-    engine = LLM(place, activation_bits=16, _prefers_activation_bits=True)
+    engine = LLM(place)
 
     def expected(*turns: str, **params: object) -> str:
         messages = [{"role": "user" if index % 2 == 0 else "assistant", "content": turn} for index, turn in enumerate(turns)]

@@ -189,7 +189,7 @@ PARAMETERS = {
     "typical": "maybe number", "adaptive_target": "maybe number", "adaptive_decay": "maybe number", "mirostat_mode": "maybe integer", "repeat_last_n": "maybe integer",
 }  # fmt: skip
 ENGINE = {
-    "tokenizer": "objects", "revision": "maybe text", "device": "objects", "dtype": "objects", "quantization": "objects", "activation_bits": "integer", "kv_cache_dtype": "objects", "attention_dtype": "objects",
+    "tokenizer": "objects", "revision": "maybe text", "device": "objects", "dtype": "objects", "quantization": "objects", "activation_bits": "maybe integer", "kv_cache_dtype": "objects", "attention_dtype": "objects",
     "linear_dtype": "objects", "deterministic": "flag", "seed": "maybe integer", "max_model_len": "maybe integer", "max_num_seqs": "integer", "max_num_batched_tokens": "integer",
     "block_size": "integer", "kv_cache_memory_bytes": "maybe integer", "gpu_memory_utilization": "number", "enable_chunked_prefill": "flag", "enable_prefix_caching": "flag",
     "scheduling_policy": "objects", "waiting_served_ratio": "maybe number", "speculative_config": "hook", "batch_processors": "objects", "generation_config": "objects",

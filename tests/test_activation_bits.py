@@ -64,14 +64,14 @@ def wide(path: Path) -> Iterator[LLM]:
 
 @pytest.fixture(scope="module")
 def narrow(path: Path) -> Iterator[LLM]:
-    with LLM(path, **SMALL) as llm:
+    with LLM(path, activation_bits=8, **SMALL) as llm:
         yield llm
 
 
 # --- what is taken, and what is refused
 
 
-@pytest.mark.parametrize("value", [True, "16", 12, 16.0, None, 0, -8, 32, [16], np.float32(16), np.array([16])], ids=repr)
+@pytest.mark.parametrize("value", [True, "16", 12, 16.0, 0, -8, 32, [16], np.float32(16), np.array([16])], ids=repr)
 def test_other_values_are_refused(path: Path, value: Any) -> None:
     for call in (
         lambda: LLM(path, activation_bits=value, **SMALL),
@@ -87,6 +87,21 @@ def test_other_values_are_refused(path: Path, value: Any) -> None:
 @pytest.mark.parametrize("value", [np.int64(16), np.uint8(16), np.array(16)], ids=repr)
 def test_numpys_integers_are_taken(path: Path, value: Any) -> None:
     with LLM(path, activation_bits=value, **SMALL) as llm:
+        assert "-a:i16-" in llm.model_info.numerics_id
+
+
+def test_the_default_is_sixteen_where_layers_are_quantised(path: Path, tiny_path: Callable[..., Path]) -> None:
+    for given, wanted in (
+        ({}, "i16"),
+        ({"activation_bits": None}, "i16"),
+        ({"activation_bits": 8}, "i8b32b16"),
+        ({"dtype": "float32"}, "f32"),
+    ):
+        with LLM(path, **SMALL, **given) as llm:
+            assert f"-a:{wanted}-" in llm.model_info.numerics_id
+    with LLM(tiny_path(), **SMALL) as llm:
+        assert "-a:f32-" in llm.model_info.numerics_id
+    with LLM(tiny_path(), quantization="q8_0", **SMALL) as llm:
         assert "-a:i16-" in llm.model_info.numerics_id
 
 
@@ -281,15 +296,15 @@ def text_of(llm: LLM) -> str:
     return "ab" + llm.generate("ab", temperature=0, max_tokens=24, ignore_eos=True)[0].text + "\n"
 
 
-def test_generate_takes_sixteen_unless_told(path: Path, wide: LLM, narrow: LLM) -> None:
+def test_commands_take_sixteen_unless_told(path: Path, wide: LLM, narrow: LLM) -> None:
     arguments = ("generate", "-m", str(path), "-p", "ab", "--max-tokens", "24", "--ignore-eos", "-v", "--max-model-len", "256")
     for given, llm in (((), wide), (("--activation-bits", "16"), wide), (("--activation-bits", "8"), narrow)):
         done = command(*arguments, *given)
         assert llm.model_info.numerics_id in done.stderr and done.stdout == text_of(llm), given
 
 
-def test_chat_and_bench_have_their_defaults(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of chat one and many questions; what LLM() is given is seen, and nothing is loaded twice."""
+def test_flags_reach_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the flag no command says anything, so that LLM's default holds for all; nothing is loaded twice."""
     given: list[dict[str, Any]] = []
 
     class Seen(Exception):
@@ -300,19 +315,17 @@ def test_chat_and_bench_have_their_defaults(path: Path, tmp_path: Path, monkeypa
         raise Seen
 
     monkeypatch.setattr(llmi, "LLM", load)
-    for arguments, bits, prefers in (
-        (["chat", "-p", "x"], 16, True),
-        (["chat"], 16, True),
-        (["generate", "-p", "x"], 16, True),
-        (["chat", "-p", "x", "--activation-bits", "16"], 16, False),
-        (["generate", "-p", "x", "--activation-bits", "8"], 8, False),
-        (["bench"], 8, False),
-        (["bench", "--activation-bits", "16"], 16, False),
-    ):
-        with pytest.raises(Seen):
-            commands.main(arguments)
-        assert (given[-1]["activation_bits"], given[-1].get("_prefers_activation_bits", False)) == (bits, prefers), arguments
-    assert len(given) == 7
+    monkeypatch.setattr("llmi.async_llm.LLM", load)
+    (tmp_path / "lines.jsonl").write_text("")
+    batch = ["batch", str(tmp_path / "lines.jsonl"), str(tmp_path / "answers.jsonl")]
+    every = (["chat", "-p", "x"], ["chat"], ["generate", "-p", "x"], ["bench"], ["serve", "--port", "0"], batch)
+    for arguments in every:
+        for bits in (None, 8, 16):
+            flag = [] if bits is None else ["--activation-bits", str(bits)]
+            with pytest.raises(Seen):
+                commands.main([*arguments, *flag])
+            assert given[-1].get("activation_bits") == bits, arguments
+    assert len(given) == 3 * len(every)
 
 
 def test_floats_at_the_command_line(tiny_path: Callable[..., Path], path: Path) -> None:
@@ -334,12 +347,7 @@ def test_flags_are_checked_and_explained(capsys: pytest.CaptureFixture[str]) -> 
         commands.main([name, "--help"])
         shown = " ".join(capsys.readouterr().out.split())
         assert "--activation-bits {8,16}" in shown
-        if name in ("chat", "generate"):
-            assert (
-                "default: 16 where the model has such layers" in shown and "waits for memory" in shown and "LLM() in Python has 8" in shown
-            )
-        else:
-            assert "(default: 8)" in shown
+        assert "default: 16, with nearly the answers of fp32 arithmetic" in shown and "8 is the fast setting" in shown
 
 
 def test_inspect_reckons_with_them(path: Path, tiny_path: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -349,12 +357,13 @@ def test_inspect_reckons_with_them(path: Path, tiny_path: Callable[..., Path], c
     per_row = max(config["hidden_size"], config["num_heads"] * config["head_dim"])
     assert wide.workspace_bytes - narrow.workspace_bytes >= 2048 * per_row
     assert "quantised layers read 16-bit ones" in str(wide) and "quantised layers read 8-bit ones" in str(narrow)
+    assert "quantised layers read 16-bit ones" in str(inspect_model(path))
     assert "quantised layers" not in str(inspect_model(tiny_path()))
     with pytest.raises(UnsupportedCombinationError, match=r"activation_bits = 16 is for quantised layers.*dtype is F32"):
         inspect_model(tiny_path(), activation_bits=16)
     assert commands.main(["inspect", str(path), "--activation-bits", "16", "--machine"]) == 0
     assert "(int8 dots, two a weight)" in capsys.readouterr().out
-    assert "activation_bits = 8 and 16" in llmi.doctor().facts["precision"]
+    assert "activation_bits = 16 (the default) and 8" in llmi.doctor().facts["precision"]
 
 
 def test_bench_bounds_each_mode_by_its_products(wide: LLM, narrow: LLM) -> None:
@@ -389,9 +398,9 @@ def test_judged_lengths_have_a_table_for_each_mode(wide: LLM, narrow: LLM) -> No
 
 
 def test_a_model_of_floats_has_one_table(tiny_path: Callable[..., Path]) -> None:
-    """Its id is the same whoever loaded it, the command line with its preference too: so are the lengths of judged drafts."""
+    """Its id is the same whether 8 was given or not: so are the lengths of judged drafts."""
     drafted = []
-    for more in ({}, {"activation_bits": 16, "_prefers_activation_bits": True}):
+    for more in ({}, {"activation_bits": 8}):
         with LLM(tiny_path(), **SMALL, **more) as llm:
             assert "-a:f32-" in llm.model_info.numerics_id
             drafted.append(num_drafted(llm))

@@ -165,7 +165,7 @@ def test_the_command(tiny_path: Callable[..., Path], tmp_path: Path) -> None:
 def test_the_readmes_question(smollm_path: Path, tmp_path: Path) -> None:
     """The curl command of the README, sent to `llmi serve`, prints the README's answer."""
     readme = (Path(__file__).parent.parent / "README.md").read_text()
-    found = re.search(r"\$ llmi serve --activation-bits 16 &\n\$ curl -s http://127\.0\.0\.1:8000(\S+) -d '(.*?)' \| .*\n(.*)\n", readme)
+    found = re.search(r"\$ llmi serve &\n\$ curl -s http://127\.0\.0\.1:8000(\S+) -d '(.*?)' \| .*\n(.*)\n", readme)
     assert found is not None
     path, body, answer = found.groups()
     command = [
@@ -177,8 +177,6 @@ def test_the_readmes_question(smollm_path: Path, tmp_path: Path) -> None:
         str(smollm_path),
         "--port",
         "0",
-        "--activation-bits",
-        "16",
         "--kv-cache-memory-bytes",
         "100000000",
     ]

@@ -26,7 +26,7 @@ from llmi.testing import assert_same_tokens
 from test_invariance import COUNTS, covering_array, make_params, make_prompts, run, tight_pool
 from tiny_gguf import mixed_gguf
 
-MODES: dict[int, dict[str, Any]] = {8: {}, 16: {"activation_bits": 16}}
+MODES: dict[int, dict[str, Any]] = {8: {"activation_bits": 8}, 16: {}}
 TABLES: list[str] = _core.system_info()["tables"]
 
 

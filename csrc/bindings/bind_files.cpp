@@ -389,7 +389,7 @@ void RegisterFiles(py::module_& module) {
         const ModelSpec spec = ParseSpec(spec_text, source);
         return Decoder::WorkspaceBytes(spec, num_rows, LogitsRowsAtOnce(spec.vocab_size, false), HasTwoBytes(activation_bits));
       },
-      py::arg("spec"), py::arg("source"), py::arg("num_rows"), py::arg("activation_bits") = 8,
+      py::arg("spec"), py::arg("source"), py::arg("num_rows"), py::arg("activation_bits"),
       "Memory that steps of `num_rows` rows need on the host, besides weights and cache.");
 }
 

@@ -37,7 +37,7 @@ struct EngineOptions {
   // whatever `linear` says, in an order of sums of its own. Empty: llmi's kernels.
   std::string cublas_lt;
   WeightFormat weights = WeightFormat::kAsStored;
-  int activation_bits = 8;  // of what quantised layers read: 8 or 16
+  int activation_bits = 16;  // of what quantised layers read: 8 or 16
   KvType kv_type = KvType::kF16;
   std::string table;    // name of the CPU's kernel table; empty: $LLMI_ISA, or the best of the machine
   int num_threads = 0;  // 0: ThreadPool::DefaultNumThreads()

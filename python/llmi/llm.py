@@ -108,10 +108,10 @@ class LLM(StaysHere, ModelRows):
         Weights as stored (quantised ones stay so, and round what they read: see activation_bits), or converted. "float32" is the exact path.
     quantization : {"q8_0", "q4_0"}, optional
         Quantise weights as they are loaded: "q8_0" those stored as floats, "q4_0" those of more than five bits; others stay.
-    activation_bits : {8, 16}
-        Bits to which quantised layers round what they read. 16: logits and greedy answers are nearly those of fp32 arithmetic on the same weights; decoding
-        one sequence takes a few per cent longer, batches and prompts about half as long again. `llmi chat` and `llmi generate` take 16 where a model has
-        quantised layers. Layers of floats round nothing: 16 is refused where there are no others.
+    activation_bits : {8, 16}, optional
+        Bits to which quantised layers round what they read. None is 16 where a model has such layers; layers of floats round nothing. 16: logits and greedy
+        answers are nearly those of fp32 arithmetic on the same weights. 8 is the fast setting: batches and prompts take about two thirds of the time,
+        one sequence a few per cent less, and answers may differ. A given 16 is refused where no layer is quantised.
     kv_cache_dtype : {"auto", "float16", "bfloat16", "float32", "int8", "fp8"}
         "auto": float32 with dtype="float32", else float16. "int8" holds nearly twice the tokens of float16, with a scale for each 16 values; "fp8" (e4m3,
         no scale, 448 at most) twice, and less exactly.
@@ -167,7 +167,7 @@ class LLM(StaysHere, ModelRows):
         device: str = "auto",
         dtype: str = "auto",
         quantization: str | None = None,
-        activation_bits: int = 8,
+        activation_bits: int | None = None,
         kv_cache_dtype: str = "auto",
         attention_dtype: str = "auto",
         linear_dtype: str = "auto",
@@ -189,7 +189,6 @@ class LLM(StaysHere, ModelRows):
         generation_config: str | os.PathLike[str] = "auto",
         num_threads: int | None = None,
         hf_overrides: Mapping[str, Any] | None = None,
-        _prefers_activation_bits: bool = False,
         _layers: Sequence[int] = (),
         _files: OpenModel | None = None,
         **no_effect: object,
@@ -199,7 +198,7 @@ class LLM(StaysHere, ModelRows):
         model, tokenizer, revision, chat_template = (given[name] for name in ("model", "tokenizer", "revision", "chat_template"))
         generation_config, seed, processors = (given[name] for name in ("generation_config", "seed", "batch_processors"))
         self._batch_runner = BatchRunner(processors) if processors else None
-        args = EngineArgs.of(given, prefers_activation_bits=_prefers_activation_bits, batch_runner=self._batch_runner, layers=_layers)
+        args = EngineArgs.of(given, batch_runner=self._batch_runner, layers=_layers)
         args.validate()
         self._no_effect |= args.no_effect()
         files = _files if _files is not None else open_model(by_name.resolve(model, revision))

@@ -8,6 +8,7 @@ import math
 import re
 
 from llmi import _core
+from llmi.cli.precision_flag import add_activation_bits
 from llmi.errors import InvalidParamsError
 from llmi.models.inspection import MOST_TOKENS, ModelReport, devices_needed
 from llmi.params.engine_options import KV_CACHE_DTYPES
@@ -168,13 +169,7 @@ def device_lines(
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `llmi inspect` that follow the model."""
     parser.add_argument("--kv-cache-dtype", choices=KV_CACHE_DTYPES, default="float16", help="type of the KV cache")
-    parser.add_argument(
-        "--activation-bits",
-        type=int,
-        choices=(8, 16),
-        default=8,
-        help="what quantised layers round their inputs to: llmi chat and llmi generate take 16, LLM() and llmi bench 8",
-    )
+    add_activation_bits(parser)
     parser.add_argument("--tokens", type=parse_count, default=2048, help="context length for the sums")
     absent = argparse.SUPPRESS
     parser.add_argument("--spec", action="store_true", default=absent, help="show what the family's card makes of the model")

@@ -11,6 +11,7 @@ from llmi.cli.bench_serve import add_load_options, bench_serve
 from llmi.cli.capacity import add_options as add_inspect_options
 from llmi.cli.conformance import add_conformance_options, conformance
 from llmi.cli.console import OutputError, finish, is_terminal, note, prepare_streams, read_input, show, typed_text
+from llmi.cli.precision_flag import add_activation_bits
 from llmi.cli.sampling_flags import add_flags, given
 from llmi.cli.serve import add_options as add_serve_options
 from llmi.cli.serve import run_serve
@@ -102,7 +103,7 @@ def _add_chat(commands: argparse._SubParsersAction[_Parser]) -> None:
     )
     chat.add_argument("--system", help="a system message", default=argparse.SUPPRESS)
     _add_model_options(chat)
-    _add_activation_bits(chat, None)
+    add_activation_bits(chat)
     _add_sampling_options(chat, "to the end of the context")
 
 
@@ -120,7 +121,7 @@ def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
         "--beams", type=int, metavar="N", default=argparse.SUPPRESS, help="search with N beams, and print the best text at the end"
     )
     _add_model_options(generate)
-    _add_activation_bits(generate, None)
+    add_activation_bits(generate)
     _add_sampling_options(generate, "256")
 
 
@@ -131,7 +132,7 @@ def _add_bench(commands: argparse._SubParsersAction[_Parser]) -> None:
     bench.add_argument("--rounds", type=int, default=3, help="times each work is measured")
     bench.add_argument("--output", help="write the result here, as JSON", default=argparse.SUPPRESS)
     _add_model_options(bench)
-    _add_activation_bits(bench, 8)
+    add_activation_bits(bench)
     targets = bench.add_subparsers(dest="target", metavar="serve", title="a server instead of a model")
     add_load_options(targets.add_parser("serve", help="load on a server", description="Load on a server with OpenAI's endpoints."))
 
@@ -161,23 +162,6 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--num-threads", type=int, default=argparse.SUPPRESS, help="(default: the CPUs that this process may use)")
 
 
-def _add_activation_bits(parser: argparse.ArgumentParser, default: int | None) -> None:
-    """None: 16 where the model has quantised layers, and nothing where it has none."""
-    parser.add_argument(
-        "--activation-bits",
-        type=int,
-        choices=(8, 16),
-        default=argparse.SUPPRESS if default is None else default,
-        help="what quantised layers round their inputs to"
-        + (
-            " (default: 16 where the model has such layers: the answers are then nearly those of fp32 arithmetic, and one sequence, which"
-            " waits for memory most of the time, takes a few per cent longer; LLM() in Python has 8 unless told)"
-            if default is None
-            else ""
-        ),
-    )
-
-
 def _add_sampling_options(parser: argparse.ArgumentParser, max_tokens: str) -> None:
     add_flags(parser, {"temperature": "0", "max_tokens": max_tokens, "seed": "drawn"})
     add_structured_flags(parser)
@@ -197,16 +181,11 @@ def _load(arguments: argparse.Namespace, **engine_args: Any) -> Any:
     from llmi import LLM
 
     engine_args |= {
-        name: getattr(arguments, name) for name in ("revision", "dtype", "max_model_len", "num_threads") if hasattr(arguments, name)
+        name: getattr(arguments, name)
+        for name in ("revision", "dtype", "activation_bits", "max_model_len", "num_threads")
+        if hasattr(arguments, name)
     }
     return LLM(getattr(arguments, "model", None), **engine_args)
-
-
-def _load_for_one(arguments: argparse.Namespace) -> Any:
-    """For a person at a terminal: 16-bit activations, unless the model has no use for them or the person says otherwise."""
-    if hasattr(arguments, "activation_bits"):
-        return _load(arguments, activation_bits=arguments.activation_bits)
-    return _load(arguments, activation_bits=16, _prefers_activation_bits=True)
 
 
 # Any: a TextStream, whose module is loaded when a command needs it.
@@ -240,12 +219,12 @@ def _chat(arguments: argparse.Namespace) -> int:
     if hasattr(arguments, "prompt"):
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": _prompt(arguments)})
-        llm = _load_for_one(arguments)
+        llm = _load(arguments)
         _print_stream(llm.stream(messages, **params))
         return 0
     if sys.stdin is None or sys.stdin.closed:
         raise InvalidParamsError("standard input is closed: give the question by -p", "prompt")
-    return ChatSession(_load_for_one(arguments), params, system).run()
+    return ChatSession(_load(arguments), params, system).run()
 
 
 def _generate(arguments: argparse.Namespace) -> int:
@@ -257,7 +236,7 @@ def _generate(arguments: argparse.Namespace) -> int:
             raise InvalidParamsError("give the text to continue: -p TEXT, or a file by < FILE", "prompt")
         arguments.prompt = "-"
     prompt = _prompt(arguments)
-    llm = _load_for_one(arguments)
+    llm = _load(arguments)
     if llm.tokenizer.chat_template:
         note("llmi: raw continuation of a chat model; `llmi chat` gives answers")
     _print_stream(llm.stream(prompt, **params), prompt)
@@ -271,7 +250,11 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
     path = by_name.resolve(getattr(arguments, "model", None))
     report = inspect_model(
-        path, arguments.kv_cache_dtype, arguments.tokens, hasattr(arguments, "tensors"), activation_bits=arguments.activation_bits
+        path,
+        arguments.kv_cache_dtype,
+        arguments.tokens,
+        hasattr(arguments, "tensors"),
+        activation_bits=getattr(arguments, "activation_bits", None),
     )
     show(report_text(report, arguments))
     return 0
@@ -296,7 +279,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         raise InvalidParamsError("--rounds must be 1 or more", "rounds")
     if hasattr(arguments, "output") and not Path(arguments.output).parent.is_dir():
         raise InvalidParamsError(f"--output: there is no folder {Path(arguments.output).parent}", "output")
-    with _load(arguments, activation_bits=arguments.activation_bits, enable_prefix_caching=False) as llm:
+    with _load(arguments, enable_prefix_caching=False) as llm:
         report = run_bench(llm, arguments.rounds)
     show(str(report))
     if hasattr(arguments, "output"):

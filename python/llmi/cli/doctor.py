@@ -57,7 +57,7 @@ def doctor() -> Doctor:
             "cpu": f"{system['cpu'] or platform.machine()}: {', '.join(features) or 'baseline'}",
             "kernels": f"{selected}; available: {', '.join(system['tables'])}",
             "cuda": system["why_no_cuda"] or "ready",
-            "precision": "activation_bits = 8 and 16, on all kernels (llmi chat and generate take 16, LLM() 8); on CUDA, 16 is tested in emulation",
+            "precision": "activation_bits = 16 (the default) and 8, on all kernels; on CUDA, 16 is tested in emulation",
             "test parts": "in this build" if hasattr(_core, "testing") else "left out of this build (CMake option LLMI_TESTING)",
             "threads": f"{system['num_threads']} (LLMI_NUM_THREADS, OMP_NUM_THREADS, affinity and cgroup counted)",
             "memory": f"{system['available_memory_bytes'] / 1e6:,.0f} MB free",

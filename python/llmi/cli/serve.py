@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmi.cli.console import show
 from llmi.cli.named_models import named_models
+from llmi.cli.precision_flag import add_activation_bits
 from llmi.errors import InvalidParamsError, import_extra
 from llmi.params.engine_options import POLICIES
 from llmi.server.settings import ServerSettings
@@ -65,7 +66,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     engine = parser.add_argument_group("engines (of all models)")
     engine.add_argument("--dtype", default="auto", choices=("auto", "float32", "float16", "bfloat16"), help="type of the weights")
     engine.add_argument("--quantization", choices=("q8_0", "q4_0"), help="quantise weights as they are loaded", **unset)
-    engine.add_argument("--activation-bits", type=int, choices=(8, 16), default=8, help="what quantised layers round their inputs to")
+    add_activation_bits(engine)
     engine.add_argument("--kv-cache-dtype", default="auto", help="type of the KV cache")
     engine.add_argument("--max-model-len", type=int, help="longest context (default: the model's, or what memory holds)", **unset)
     engine.add_argument("--max-num-seqs", type=int, default=256, help="most sequences in a batch")

@@ -76,7 +76,7 @@ class EngineArgs:
     device: str
     dtype: str
     quantization: str | None
-    activation_bits: int
+    activation_bits: int | None  # None: 16 where layers are quantised
     kv_cache_dtype: str  # with attention_dtype taken into account
     linear_dtype: str
     deterministic: bool
@@ -87,19 +87,16 @@ class EngineArgs:
     enable_chunked_prefill: bool
     scheduling_policy: str | SchedulingPolicy
     hf_overrides: str  # changes to the model's config, as JSON; empty: none
-    prefers_activation_bits: bool  # 16 of them are for quantised layers; a model that has none runs too
     batch_runner: BatchRunner | None
     layers: Sequence[int]  # only these of the model; empty: all
     passed_on: Mapping[str, object]
 
     @classmethod
-    def of(
-        cls, given: Mapping[str, Any], *, prefers_activation_bits: bool, batch_runner: BatchRunner | None, layers: Sequence[int]
-    ) -> EngineArgs:
+    def of(cls, given: Mapping[str, Any], *, batch_runner: BatchRunner | None, layers: Sequence[int]) -> EngineArgs:
         """From LLM's arguments by name, each in its plain form."""
         values = {**given, "kv_cache_dtype": with_attention_dtype(given["kv_cache_dtype"], given["attention_dtype"])}
         return cls(
-            prefers_activation_bits=prefers_activation_bits, batch_runner=batch_runner, layers=layers,
+            batch_runner=batch_runner, layers=layers,
             passed_on={name: values[name] for name, option in ENGINE.items() if option.passed_on},
             **{field.name: values[field.name] for field in dataclasses.fields(cls) if field.name in ENGINE},
         )  # fmt: skip
@@ -144,8 +141,8 @@ class EngineArgs:
 
     @property
     def needs_quantized_layers(self) -> bool:
-        """Whether 16-bit activations were demanded, not only preferred."""
-        return self.activation_bits == _WIDE_BITS and not self.prefers_activation_bits
+        """Whether 16-bit activations were given, and not only the default."""
+        return self.activation_bits == _WIDE_BITS
 
     @property
     def resolved_device(self) -> str:
@@ -207,7 +204,6 @@ class EngineArgs:
             "dtype": self.dtype,
             "quantization": self.quantization,
             "activation_bits": self.activation_bits,
-            "_prefers_activation_bits": self.prefers_activation_bits,
             "kv_cache_dtype": self.kv_cache_dtype,
             "linear_dtype": self.linear_dtype,
             "deterministic": self.deterministic,

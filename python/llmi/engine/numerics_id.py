@@ -8,7 +8,7 @@ from llmi.errors import UnsupportedCombinationError
 
 NUMERICS_VERSION = 3
 _CUBLAS = "cublaslt"
-_WIDE_BITS, _WIDE = 16, "i16"
+_NARROW_BITS, _WIDE_BITS, _WIDE = 8, 16, "i16"
 #: linear_dtype that rounds activations: the type of weights it is for, and what a numerics id calls it on the devices that have it.
 ROUNDED = {"bf16": ("bf16", {"cpu": "bf16dot", "cuda": "bf16mma"}), "fp16": ("f16", {"cuda": "f16mma"})}
 
@@ -19,7 +19,7 @@ class Arithmetic(Protocol):
     @property
     def dtype(self) -> str: ...  # as given
     @property
-    def activation_bits(self) -> int: ...
+    def activation_bits(self) -> int | None: ...  # None: 16 where layers are quantised
     @property
     def needs_quantized_layers(self) -> bool: ...
     @property
@@ -46,7 +46,7 @@ def numerics_id(weight_types: str, has_quantized_layers: bool, args: Arithmetic,
             "dtype",
         )
     activations = "i8b32b16" if quantized else "f32"
-    if has_quantized_layers and args.activation_bits == _WIDE_BITS:
+    if has_quantized_layers and args.activation_bits != _NARROW_BITS:
         activations = _WIDE
     kind = args.device_kind
     if args.linear_dtype in ROUNDED or not args.deterministic:
@@ -69,9 +69,9 @@ def numerics_id(weight_types: str, has_quantized_layers: bool, args: Arithmetic,
     )
 
 
-def dots_of_a_weight(weight_types: str, has_quantized_layers: bool, activation_bits: int) -> int:
+def dots_of_a_weight(weight_types: str, has_quantized_layers: bool, activation_bits: int | None) -> int:
     """Integer products that a weight takes with each row of its layer's input: one for each byte of a code; 0 where layers read floats."""
-    if has_quantized_layers and activation_bits == _WIDE_BITS:
+    if has_quantized_layers and activation_bits != _NARROW_BITS:
         return 2
     return int(_has_quantized(weight_types))
 
@@ -88,7 +88,7 @@ def where_it_runs(numerics_id: str) -> dict[str, Any]:
     activations = numerics_id.partition("-a:")[2].partition("-kv:")[0].split("+")
     return {
         "device": "cuda" if "-cuda-" in numerics_id else "cpu",
-        "activation_bits": _WIDE_BITS if _WIDE in activations else 8,
+        "activation_bits": _WIDE_BITS if _WIDE in activations else _NARROW_BITS,
         "linear_dtype": next((dtype for dtype, (_, names) in ROUNDED.items() if set(names.values()) & set(activations)), "auto"),
         "deterministic": promises_bits(numerics_id),
     }

@@ -63,7 +63,7 @@ class LlmiModel(llm.Model):  # type: ignore[misc]  # the tool has no types here
         if self._loaded is None or self._loaded[0] != place:
             if self._loaded is not None:
                 self._loaded[1].close()
-            self._loaded = place, LLM(place, activation_bits=16, _prefers_activation_bits=True)  # as `llmi chat`
+            self._loaded = place, LLM(place)
         return self._loaded[1]
 
     def execute(self, prompt: Foreign, stream: bool, response: Foreign, conversation: Foreign) -> Iterator[str]:

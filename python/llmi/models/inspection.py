@@ -89,7 +89,7 @@ class ModelReport:
     workspace_bytes: int  # activations of the longest step that the engine makes by default, on the host
     list_tensors: bool = False
     assumed: str = ""
-    activation_bits: int = 8  # bits of the input of quantised layers
+    activation_bits: int = 16  # bits of the input of quantised layers
     spec: ModelSpec | None = None
 
     @property
@@ -191,7 +191,7 @@ def inspect_model(
     num_tokens: int = 2048,
     list_tensors: bool = False,
     hf_overrides: Mapping[str, Any] | None = None,
-    activation_bits: int = 8,
+    activation_bits: int | None = None,
 ) -> ModelReport:
     """Reads headers, and of a quantised checkpoint its scales; of a config.json, or a directory without weights, the config alone.
 
@@ -201,7 +201,7 @@ def inspect_model(
     InvalidParamsError
         For a count of tokens outside [1, 10^12].
     UnsupportedCombinationError
-        For 16-bit activations where no layer is quantised.
+        For activation_bits = 16 where no layer is quantised; None is 16 where some are.
     """
     if not 1 <= num_tokens <= MOST_TOKENS:
         raise InvalidParamsError(f"tokens must lie in [1, {MOST_TOKENS:,}], not {num_tokens:,}", "tokens")
@@ -221,10 +221,12 @@ def inspect_model(
         else:
             tensors, assumed = _tensors_of(config_file, text)
         config = _core.spec_numbers(text, str(path))
-        workspace_bytes = _core.workspace_bytes(text, str(path), STEP_TOKENS, activation_bits)
+        workspace_bytes = _core.workspace_bytes(text, str(path), STEP_TOKENS, activation_bits or 16)
     except _core.CoreError as error:
         raise from_core(error, path) from None
-    report = ModelReport(path, config, tensors, kv_cache_dtype, num_tokens, workspace_bytes, list_tensors, assumed, activation_bits, spec)
+    report = ModelReport(
+        path, config, tensors, kv_cache_dtype, num_tokens, workspace_bytes, list_tensors, assumed, activation_bits or 16, spec
+    )
     if activation_bits == 16 and not report.has_quantized_layers:
         types = ", ".join(sorted({tensor.dtype for tensor in tensors}))
         raise UnsupportedCombinationError(

@@ -52,6 +52,9 @@ class _ActivationBits:
         return bits
 
 
+ACTIVATION_BITS = _ActivationBits()
+
+
 class _Overrides:
     """A mapping whose values JSON has; its plain form is that JSON."""
 
@@ -66,7 +69,7 @@ ENGINE = table(
     Option("device", Choice(("auto", "cpu", "cuda")), "auto", "Where the model runs."),
     Option("dtype", Choice(("auto", "float32", "float16", "bfloat16"), _DTYPES), "auto", "Type of the weights; 'auto': as stored, quantised ones included. 'float32' is the exact path."),
     Option("quantization", Maybe(Choice(("q8_0", "q4_0"), unavailable_in="LLM", says="None, q8_0 or q4_0")), None, "Quantise weights while they are loaded."),
-    Option("activation_bits", _ActivationBits(), 8, "Bits to which quantised layers round their input.", passed_on=True),
+    Option("activation_bits", Maybe(ACTIVATION_BITS), None, "Bits to which quantised layers round their input, 8 or 16; None: 16, and models without such layers round nothing.", passed_on=True),
     Option("kv_cache_dtype", Choice(("auto", *KV_CACHE_DTYPES), _DTYPES), "auto", "Type of the KV cache; 'auto': float32 with dtype='float32', else float16."),
     Option("attention_dtype", Choice(("auto", "float32", "bf16")), "auto", "Arithmetic of attention; 'auto': float32, unless kv_cache_dtype is 'bfloat16'."),
     Option("linear_dtype", Choice(("auto", "float32", "bf16", "fp16")), "auto", "Arithmetic of layers whose weights have this type; 'auto': float32. 'fp16' needs a GPU.", passed_on=True),

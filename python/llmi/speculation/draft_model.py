@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     F32 = NDArray[np.float32]
 
 SHORTLIST = 32768
+DRAFT_BITS = 8  # activation_bits of a draft model: it only proposes, and each step waits for it
 _SAMPLE_METHOD = Choice(("probabilistic", "greedy"))
 _SHORTLIST = Maybe(Whole(1, 2**31 - 1, "None (all of the vocabulary) or an integer of 1 or more"))
 
@@ -39,7 +40,7 @@ class DraftModel(Drafter):
     Parameters
     ----------
     model : LLM or path
-        A path is loaded with `engine_args`.
+        A path is loaded with `engine_args`, and with activation_bits=8 unless they say otherwise: drafts are only proposals. An LLM keeps its own mode.
     draft_sample_method : {"probabilistic", "greedy"}
         "probabilistic" draws under the target's temperature, filters and noise; "greedy" takes the likeliest token.
     shortlist : int, optional
@@ -63,7 +64,7 @@ class DraftModel(Drafter):
         self.draft_sample_method = parse(_SAMPLE_METHOD, "draft_sample_method", draft_sample_method)
         if is_llm(model) and engine_args:
             raise InvalidParamsError(f"give an LLM or a path with engine arguments ({', '.join(engine_args)}), not both", "model")
-        self.llm = model if is_llm(model) else open_llm(model, **engine_args)
+        self.llm = model if is_llm(model) else open_llm(model, **{"activation_bits": DRAFT_BITS, **engine_args})
 
     def _attach(self, llm: Session) -> None:
         if llm is self.llm:

@@ -9,9 +9,9 @@ from llmi.base.kinds import Listed, Maybe, Whole, parse
 from llmi.base.opening import open_llm
 from llmi.base.travel import Alike
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
-from llmi.params.engine_options import ENGINE
+from llmi.params.engine_options import ACTIVATION_BITS, ENGINE
 from llmi.speculation.context import DraftContext
-from llmi.speculation.draft_model import SHORTLIST, DraftModel, checked_shortlist
+from llmi.speculation.draft_model import DRAFT_BITS, SHORTLIST, DraftModel, checked_shortlist
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,7 +55,7 @@ class SelfDraft(Alike, DraftModel):
         exit_layer: int | None = None,
         quantization: str | None = None,
         shortlist: int | None = SHORTLIST,
-        activation_bits: int = 8,
+        activation_bits: int = DRAFT_BITS,
     ) -> None:
         given = {"skip_layers": skip_layers, "exit_layer": exit_layer, "quantization": quantization}
         if sum(value is not None for value in given.values()) != 1:
@@ -66,7 +66,7 @@ class SelfDraft(Alike, DraftModel):
         self.quantization: str | None = ENGINE["quantization"].parse(quantization)
         self.draft_sample_method = "probabilistic"
         self.shortlist = checked_shortlist(shortlist)
-        self.activation_bits: int = ENGINE["activation_bits"].parse(activation_bits)
+        self.activation_bits: int = ACTIVATION_BITS.parse("activation_bits", activation_bits)
         self._target: tuple[Any, ...] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class SelfDraft(Alike, DraftModel):
     def _load(self, llm: Session) -> Session:
         layers = self._kept(llm.model_info.num_layers)
         kv_bytes = llm.memory_report().kv_bytes * len(layers) // llm.model_info.num_layers
-        same = llm._engine_args.same_bits() | {"activation_bits": self.activation_bits, "_prefers_activation_bits": False}
+        same = llm._engine_args.same_bits() | {"activation_bits": self.activation_bits}
         if self.quantization:
             same |= {"dtype": "auto", "quantization": self.quantization, "linear_dtype": "auto", "deterministic": True}
         draft = open_llm(
@@ -135,5 +135,5 @@ class SelfDraft(Alike, DraftModel):
 
     def __repr__(self) -> str:
         given = [name for name in ("skip_layers", "exit_layer", "quantization") if getattr(self, name) is not None]
-        given += ["activation_bits"] if self.activation_bits != ENGINE["activation_bits"].default else []
+        given += ["activation_bits"] if self.activation_bits != DRAFT_BITS else []
         return f"SelfDraft({', '.join(f'{name}={getattr(self, name)!r}' for name in given)})"

@@ -94,7 +94,7 @@ def make(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """All files; returns the receipt."""
     clock = Clock.of(arguments.minutes)
     folder.mkdir(parents=True, exist_ok=True)
-    with LLM(arguments.model) as llm:
+    with LLM(arguments.model, activation_bits=8) as llm:  # as the files that llmi ships were made
         text = apart(written(llm, folder, arguments.answer_tokens), overlap_with(llm, arguments.test_prompts))
         fit = Fit(llm, "eagle", SEED)
         plan = folder / "steps.json"
