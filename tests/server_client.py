@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
+import uvicorn
 
 from llmi import LLM, AsyncLLM
 from llmi.server.app import make_app
@@ -65,6 +69,27 @@ class Client:
         error: dict[str, Any] = response.json()["error"]
         assert set(error) == {"message", "type", "param", "code"} and error["message"].isascii()
         return error
+
+
+class Served:
+    """A server on a free port, in a thread."""
+
+    def __init__(self, llm: LLM) -> None:
+        self.llm = llm
+        self.app = make_app({"tiny": AsyncLLM(llm=llm)})
+        self.sock = socket.socket()
+        self.sock.bind(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.sock.getsockname()[1]}"
+        self.server = uvicorn.Server(uvicorn.Config(self.app, lifespan="off", log_level="error", ws="none"))
+        self.thread = threading.Thread(target=asyncio.run, args=(self.server.serve(sockets=[self.sock]),))
+        self.thread.start()
+        while not self.server.started:
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        self.server.should_exit = True
+        self.thread.join()
+        self.sock.close()
 
 
 def tiny_llm(tiny_path: Callable[..., Path], **kwargs: Any) -> LLM:

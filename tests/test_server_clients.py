@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -10,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,32 +18,8 @@ import anthropic
 import httpx
 import openai
 import pytest
-import uvicorn
 
-from llmi import LLM, AsyncLLM
-from llmi.server.app import make_app
-from server_client import tiny_llm
-
-
-class Served:
-    """A server on a free port, in a thread."""
-
-    def __init__(self, llm: LLM) -> None:
-        self.llm = llm
-        self.app = make_app({"tiny": AsyncLLM(llm=llm)})
-        self.sock = socket.socket()
-        self.sock.bind(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.sock.getsockname()[1]}"
-        self.server = uvicorn.Server(uvicorn.Config(self.app, lifespan="off", log_level="error", ws="none"))
-        self.thread = threading.Thread(target=asyncio.run, args=(self.server.serve(sockets=[self.sock]),))
-        self.thread.start()
-        while not self.server.started:
-            time.sleep(0.01)
-
-    def close(self) -> None:
-        self.server.should_exit = True
-        self.thread.join()
-        self.sock.close()
+from server_client import Served, tiny_llm
 
 
 @pytest.fixture(scope="module")

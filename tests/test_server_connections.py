@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from llmi.server.connections import protocol_of
 from llmi.server.guard import Door, Guard, Origins
 from llmi.server.limits import Limits
 
-LIMITS = Limits(header_s=0.4, header_bytes=4000, stuck_s=0.4, num_connections=6, body_s=0.4, body_bytes=5000)
+LIMITS = Limits(header_s=0.4, header_bytes=4000, stuck_s=0.4, num_connections=6, body_s=0.4, body_bytes=5000, idle_s=10_000)
 GET = b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n"
 ENDED: list[str] = []
 
@@ -53,7 +53,7 @@ def bases() -> list[Any]:
 
 
 @pytest.fixture(scope="module", params=bases(), ids=["h11", "httptools"])
-def port(request: pytest.FixtureRequest) -> Iterator[int]:
+def server(request: pytest.FixtureRequest) -> Iterator[uvicorn.Server]:
     config = uvicorn.Config(
         Guard(app, Door(LIMITS, Origins())),
         http=protocol_of(LIMITS, request.param),
@@ -69,9 +69,15 @@ def port(request: pytest.FixtureRequest) -> Iterator[int]:
     thread.start()
     while not server.started:
         time.sleep(0.01)
-    yield sock.getsockname()[1]
+    yield server
     server.should_exit = True
     thread.join()
+
+
+@pytest.fixture
+def port(server: uvicorn.Server) -> int:
+    number: int = server.servers[0].sockets[0].getsockname()[1]
+    return number
 
 
 @contextmanager
@@ -187,6 +193,40 @@ def test_16_one_connection_too_many_is_told(port: int) -> None:
     with connected(port) as sock:
         sock.sendall(GET)
         assert sock.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+def asked(sock: socket.socket) -> None:
+    """Asks, and reads the whole answer."""
+    sock.sendall(GET)
+    while not sock.recv(1000).endswith(b"0\r\n\r\n"):
+        pass
+
+
+def test_an_idle_connection_is_kept_as_long_as_the_limits_say(server: uvicorn.Server, port: int) -> None:
+    with connected(port) as sock:
+        asked(sock)
+        deadline = time.monotonic() + 100
+        while time.monotonic() < deadline:
+            timers = [each.timeout_keep_alive_task for each in server.server_state.connections]
+            if len(timers) == 1 and timers[0] is not None:
+                break
+            time.sleep(0.01)
+        [timer] = timers
+        assert timer.when() - time.monotonic() > 5_000  # of 10,000
+        asked(sock)
+    assert Limits().idle_s > 90, "longer than nginx, AWS and Go's clients keep one"
+
+
+def test_the_longest_idle_connection_makes_room(port: int) -> None:
+    with ExitStack() as stack:
+        first, second = (stack.enter_context(connected(port)) for _ in range(2))
+        for sock in (first, second):
+            asked(sock)
+        for _ in range(4):
+            stack.enter_context(connected(port))  # they have not asked yet, and are not closed for others
+        asked(stack.enter_context(connected(port)))
+        assert first.recv(100) == b"", "the server has closed it"
+        asked(second)
 
 
 def test_5_a_client_that_does_not_read_is_cut_off(port: int) -> None:

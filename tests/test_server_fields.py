@@ -109,7 +109,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/responses", {"input": [{"type": "reasoning", "summary": []}]}, "input"),
     ("/v1/responses", {"input": [{"type": "message", "role": "user", "content": 5}]}, "input[0].content"),
     ("/v1/responses", {"input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": 5}]}]}, "input[0].content[0].text"),
-    ("/v1/responses", {"input": [{"type": "function_call", "name": "f", "arguments": "[1]"}]}, "input[0].arguments"),
+    ("/v1/responses", {"input": [{"type": "function_call", "name": "f", "arguments": [1]}]}, "input[0].arguments"),
     ("/v1/responses", {"input": [{"type": "function_call_output", "output": [{"type": "input_image", "text": "x"}]}]}, "input[0].output[0].type"),
     ("/v1/responses", {"reasoning": {"effort": 3}}, "reasoning.effort"),
     ("/v1/responses", {"text": {"format": {"type": "text", "schema": {}}}}, "text.format.schema"),

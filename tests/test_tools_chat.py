@@ -84,8 +84,9 @@ def test_beams_streams_and_lists_of_parameters(smollm: LLM) -> None:
 def test_the_stream_of_a_prepared_chat(smollm: LLM) -> None:
     """What a server does: the same parameters, the text as it comes, the same calls."""
     ready = chat_tools(smollm.tokenizer, SamplingParams(max_tokens=50, seed=9), [ADD], NAMED)
-    whole = smollm.chat(CHAT, SamplingParams(max_tokens=50, seed=9), tools=[ADD], tool_choice=NAMED)[0].outputs[0]
-    parser = ready.stream(9, 0)
+    [answer] = smollm.chat(CHAT, SamplingParams(max_tokens=50, seed=9), tools=[ADD], tool_choice=NAMED)
+    whole = answer.outputs[0]
+    parser = ready.stream(9, 0, answer.prompt)
     text = smollm.stream(ready.messages(CHAT), ready.params)
     events = [event for chunk in text for event in parser.feed(chunk.text)] + parser.finish()
     assert [event.kind for event in events] == ["call", "arguments"] and parser.calls == whole.tool_calls

@@ -113,12 +113,12 @@ def test_malformed_arguments_are_text(arguments: str) -> None:
         assert parts_of(ToolStream(format, 0, 0), (text,)) == (text, "", [])
 
 
-def test_ids_depend_on_seed_sample_and_place() -> None:
-    def ids(seed: int, index: int) -> list[str]:
-        stream = ToolStream(HERMES, seed, index)
+def test_ids_depend_on_prompt_seed_sample_and_place() -> None:
+    def ids(prompt: str, seed: int, index: int) -> list[str]:
+        stream = ToolStream(HERMES, seed, index, prompt)
         stream.feed(CALL * 2)
         return [call.id for call in stream.calls]
 
-    found = [identity for seed in (0, 1) for index in (0, 1) for identity in ids(seed, index)]
-    assert len(set(found)) == 8 and ids(0, 1) == found[2:4]
+    found = [identity for prompt in ("a", "b") for seed in (0, 1) for index in (0, 1) for identity in ids(prompt, seed, index)]
+    assert len(set(found)) == 16 and ids("a", 0, 1) == found[2:4]
     assert all(len(identity) == 29 and identity.startswith("call_") for identity in found)

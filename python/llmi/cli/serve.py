@@ -55,6 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     safety.add_argument("--max-queue", type=int, default=1024, help="most requests that wait; one more gets 429")
     safety.add_argument("--max-body-bytes", type=int, default=4 << 20, help="largest body")
     safety.add_argument("--deadline-s", type=float, help="longest a request may take, the queue included (default: no limit)", **unset)
+    safety.add_argument("--idle-s", type=float, default=120.0, help="how long a connection is kept without a request")
     safety.add_argument("--drain-s", type=float, default=30.0, help="how long requests may take when the server is told to end")
     safety.add_argument("--systemd", action="store_true", help="print a unit for systemd that runs this command, and exit")
 
@@ -113,7 +114,9 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
     if receipts is not None and not arguments.systemd and not (receipts.is_dir() and os.access(receipts, os.W_OK)):
         raise InvalidParamsError(f"--receipts: {receipts} is no folder that can be written to", "receipts")
     uds = Path(arguments.uds) if hasattr(arguments, "uds") else None
-    limits = Limits(queue=arguments.max_queue, body_bytes=arguments.max_body_bytes, deadline_s=getattr(arguments, "deadline_s", None))
+    limits = Limits(
+        queue=arguments.max_queue, body_bytes=arguments.max_body_bytes, deadline_s=getattr(arguments, "deadline_s", None), idle_s=arguments.idle_s
+    )  # fmt: skip
     if not 0 <= arguments.drain_s <= 86_400:
         raise InvalidParamsError(f"--drain-s must lie in [0, 86,400], not {arguments.drain_s:g}", "drain_s")
     settings = ServerSettings(

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from llmi.errors import InvalidParamsError
+from llmi.server.answer import encode
 from llmi.server.body import decode
 from llmi.server.errors import ApiError
 
@@ -119,7 +120,7 @@ def error_line(line: BatchLine, error: ApiError) -> bytes:
 def _output(line: BatchLine, response: dict[str, Any] | None, error: dict[str, Any] | None) -> bytes:
     own = {"line_digest": line.digest}
     value = {"id": f"batch_req_{secrets.token_hex(12)}", "custom_id": line.custom_id, "response": response, "error": error, "llmi": own}
-    return msgspec.json.encode(value) + b"\n"
+    return encode(value) + b"\n"
 
 
 class Answered:

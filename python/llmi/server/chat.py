@@ -170,15 +170,17 @@ class ChatForm:
         return event(self._chunk(completion.index, {"content": completion.text}, completion))
 
     def _told(self, completion: CompletionOutput, is_end: bool) -> bytes:
-        """A chunk with the parts that have come; log-probabilities come with their tokens, in whatever part they are."""
+        """Chunks with the parts that have come; log-probabilities come with their tokens, in whatever part they are."""
         stream = self._open.setdefault(completion.index, self._streams(completion.index))
-        parts = news_of(stream, completion.text, is_end)
-        delta = _delta(parts, self._with_reasoning)
-        if "tool_calls" in delta:
+        deltas = _deltas(news_of(stream, completion.text, is_end), self._with_reasoning)
+        if any("tool_calls" in delta for delta in deltas):
             self._called.add(completion.index)
-        if not delta and not (completion.token_ids and (self._logprobs is not None or self._with_ids)):
-            return b""
-        return event(self._chunk(completion.index, delta, completion))
+        if not deltas and completion.token_ids and (self._logprobs is not None or self._with_ids):
+            deltas = [{}]
+        data = b""
+        for number, delta in enumerate(deltas):
+            data += event(self._chunk(completion.index, delta, completion if number == 0 else None))
+        return data
 
     def _ended(self, completion: CompletionOutput, is_last: bool) -> bytes:
         chunk = self._chunk(completion.index, {})
@@ -217,18 +219,18 @@ def _message(parts: Parts, with_reasoning: bool) -> dict[str, Any]:
     return message
 
 
-def _delta(parts: Sequence[Part], with_reasoning: bool) -> dict[str, Any]:
-    """What a chunk says of parts that have come."""
-    delta: dict[str, Any] = {}
+def _deltas(parts: Sequence[Part], with_reasoning: bool) -> list[dict[str, Any]]:
+    """The deltas of parts that have come. A chunk has one entry of a call, and nothing else, then: clients read the first entry, or parse each as it comes."""
+    deltas: list[dict[str, Any]] = []
     for part in parts:
-        if part.kind == "text":
-            delta["content"] = delta.get("content", "") + part.text
-        elif part.kind == "reasoning":
-            if with_reasoning:
-                delta["reasoning_content"] = delta.get("reasoning_content", "") + part.text
-        elif part.kind == "call":
-            function = {"name": part.name, "arguments": part.text}
-            delta.setdefault("tool_calls", []).append({"index": part.call_index, "id": part.id, "type": "function", "function": function})
-        else:
-            delta.setdefault("tool_calls", []).append({"index": part.call_index, "function": {"arguments": part.text}})
-    return delta
+        if part.kind == "call":
+            entry = {"index": part.call_index, "id": part.id, "type": "function", "function": {"name": part.name, "arguments": part.text}}
+            deltas.append({"tool_calls": [entry]})
+        elif part.kind == "arguments":
+            deltas.append({"tool_calls": [{"index": part.call_index, "function": {"arguments": part.text}}]})
+        elif part.kind == "text" or with_reasoning:
+            key = "content" if part.kind == "text" else "reasoning_content"
+            if not deltas or "tool_calls" in deltas[-1]:
+                deltas.append({})
+            deltas[-1][key] = deltas[-1].get(key, "") + part.text
+    return deltas

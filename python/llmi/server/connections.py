@@ -50,6 +50,8 @@ class Timed:
     flow: _Uvicorns
     cycle: _Uvicorns
     connections: _Uvicorns
+    timeout_keep_alive: float
+    timeout_keep_alive_task: asyncio.TimerHandle | None  # while it is idle
 
     _header_timer: asyncio.TimerHandle | None = None
     _stuck_timer: asyncio.TimerHandle | None = None
@@ -57,9 +59,10 @@ class Timed:
     _num_unsent = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Begins to wait for the first header; one connection too many is told so."""
+        """Begins to wait for the first header. For one connection too many an idle one goes; if there is none, it is told so."""
         super().connection_made(transport)  # type: ignore[misc]
-        if len(self.connections) > self.limits.num_connections:
+        self.timeout_keep_alive = self.limits.idle_s
+        if len(self.connections) > self.limits.num_connections and not self._close_idle():
             self._refuse(503)
             return
         self._wait_for_header()
@@ -106,6 +109,14 @@ class Timed:
             self._stuck_timer.cancel()
             self._stuck_timer = None
         super().connection_lost(exc)  # type: ignore[misc]
+
+    def _close_idle(self) -> bool:
+        """Closes the connection that has been idle longest; whether there was one."""
+        idle = {each.timeout_keep_alive_task.when(): each for each in self.connections if each.timeout_keep_alive_task is not None and not each.transport.is_closing()}  # fmt: skip
+        if not idle:
+            return False
+        idle[min(idle)].transport.close()
+        return True
 
     def _num_body_bytes(self) -> int:
         """Bytes of the last request's body that the application has not taken yet."""

@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import logging
 import math
+import re
 import socket
 import time
 from collections.abc import Iterable
@@ -25,6 +26,10 @@ OPEN = frozenset({"/health", "/ready", "/"})
 #: Routes that tell of all callers.
 WATCHED = ("/metrics", "/llmi/")
 _LOCAL_NAMES = frozenset({"localhost", "testserver"})
+#: Names of this machine's own address, which a page may mix: the one that it came from and the one that it asks.
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+#: What a header's name consists of, and the comma between two.
+_HEADER_NAMES = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z, -]{1,4096}")
 
 
 class Origins:
@@ -54,6 +59,8 @@ class Origins:
             return origin
         if len(origins) == 1 and origin in (f"http://{host}", f"https://{host}"):
             return None
+        if len(origins) == 1 and _is_same_loopback(origin, host):
+            return origin
         raise ApiError(
             403, f"Origin {origin[:80]!r} may not use this server: start it with --allow-origin {origin[:80]}", code="origin_refused"
         )
@@ -71,6 +78,18 @@ class Origins:
         except ValueError:
             return False
         return True
+
+
+def _is_same_loopback(origin: str, host: str) -> bool:
+    """Whether an origin and a `Host` are one port of this machine, by two of its names."""
+    scheme, _, site = origin.partition("://")
+    names, ports = zip(*(_split_port(each) for each in (site, host)), strict=True)
+    return scheme in ("http", "https") and _LOOPBACK.issuperset(names) and ports[0] == ports[1]
+
+
+def _split_port(host: str) -> tuple[str, str]:
+    name, colon, port = host.rpartition(":")
+    return (name, port) if colon and not port.endswith("]") else (host, "")
 
 
 class Door:
@@ -187,9 +206,13 @@ class _Visit:
             )
         origin = door.origins.check(headers)
         if origin is not None:
-            self._more_headers += [(b"access-control-allow-origin", origin.encode("latin-1")), (b"vary", b"Origin")]
+            self._more_headers += [
+                (b"access-control-allow-origin", origin.encode("latin-1")),
+                (b"access-control-expose-headers", b"*"),
+                (b"vary", b"Origin"),
+            ]
             if scope["method"] == "OPTIONS":
-                await self._answer_preflight()
+                await self._answer_preflight(headers)
                 return
         self._caller = door.caller(scope["path"], headers)
         CALLER.set(self._caller)
@@ -278,11 +301,11 @@ class _Visit:
         await self._counted({"type": "http.response.start", "status": error.status, "headers": headers})
         await self._send({"type": "http.response.body", "body": body})
 
-    async def _answer_preflight(self) -> None:
-        headers = [
-            (b"access-control-allow-methods", b"GET, POST"),
-            (b"access-control-allow-headers", b"authorization, content-type, x-api-key, anthropic-version, anthropic-beta"),
-            (b"content-length", b"0"),
-        ]
+    async def _answer_preflight(self, asked: dict[bytes, list[bytes]]) -> None:
+        """The origin is one that is let in: it may send whatever headers it wants to, as clients' libraries add their own."""
+        names = b", ".join(asked.get(b"access-control-request-headers", []))
+        headers = [(b"access-control-allow-methods", b"GET, POST"), (b"content-length", b"0")]
+        if _HEADER_NAMES.fullmatch(names):
+            headers.append((b"access-control-allow-headers", names))
         await self._counted({"type": "http.response.start", "status": 204, "headers": headers})
         await self._send({"type": "http.response.body", "body": b""})

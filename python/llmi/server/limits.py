@@ -42,8 +42,11 @@ class Limits:
         A client that takes none of the bytes that wait for it this long is cut off.
     keep_alive_s : float
         A stream that is silent for this long gets a comment: proxies cut connections that are silent.
+    idle_s : float
+        A connection that has had its answer waits this long for another request. It is more than the 60 s of nginx and of AWS's load balancers and
+        the 90 s of Go's clients: of two ends that keep a connection, the one that sends requests must be the one that closes it.
     num_connections : int
-        Open connections; one more gets 503. None: the limit of open files, less 64.
+        Open connections; for one more the one that has been idle longest is closed, and if none is, it gets 503. None: the limit of open files, less 64.
     queue : int or None
         Requests that wait in addition to those that the batch has places for; one more gets 429. None: no bound.
     deadline_s : float or None
@@ -61,6 +64,7 @@ class Limits:
     unread_bytes: int = 16 << 20
     stuck_s: float = 60.0
     keep_alive_s: float = 15.0
+    idle_s: float = 120.0
     num_connections: int = dataclasses.field(default_factory=_most_connections)
     queue: int | None = 1024
     deadline_s: float | None = None

@@ -87,11 +87,15 @@ def _plain_call(where: str, call: object, ignored: list[str]) -> dict[str, Any]:
     return {name: value for name, value in call.items() if name in ("id", "type", "function")} | {"function": known}
 
 
-def plain_arguments(where: str, arguments: object) -> dict[str, Any]:
-    """The arguments of a call, which are an object, or its JSON in a string. None, null and an empty text are no arguments."""
+def plain_arguments(where: str, arguments: object) -> dict[str, Any] | str:
+    """The arguments of a call, which are an object, or its JSON in a string. None, null and an empty text are no arguments.
+
+    A string that is no JSON of an object stays as it is, as in LLM.chat: an answer that was cut off is sent again with each turn.
+    """
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments) if arguments.strip() else None
-        except (ValueError, RecursionError) as error:
-            raise wrong(where, f"is no JSON: {error}", "invalid_json") from None
+            value = json.loads(arguments) if arguments.strip() else None
+        except (ValueError, RecursionError):
+            return arguments
+        return {} if value is None else value if isinstance(value, dict) else arguments
     return {} if arguments is None else object_at(where, arguments)

@@ -104,10 +104,10 @@ class ResponseForm:
         }  # fmt: skip
 
     def _num_reasoning(self) -> int:
-        skip, tokenizer, prompt = bool(self._job.params.get("skip_special_tokens", True)), self._job.model.tokenizer, self._job.prompts[0]
+        skip, model, prompt = bool(self._job.params.get("skip_special_tokens", True)), self._job.model, self._job.prompts[0]
         return num_reasoning_tokens(
             self._token_ids,
-            lambda ids: tokenizer.decode(ids, skip_special_tokens=skip),
+            lambda ids: model.text_of(ids, skip),
             lambda: prompt.streams(self._job.seeds[0])(0),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from llmi.async_llm import AsyncLLM
@@ -62,6 +62,11 @@ class Served:
     def max_model_len(self) -> int:
         """Longest sequence, in tokens."""
         return self.server.llm.model_info.max_model_len
+
+    def text_of(self, token_ids: Iterable[int], skip_special_tokens: bool) -> str:
+        """The text of token ids. Those behind the tokenizer's last one, by which some models' vocabularies are padded, have none."""
+        tokenizer = self.tokenizer
+        return tokenizer.decode([token for token in token_ids if token < tokenizer.vocab_size], skip_special_tokens=skip_special_tokens)
 
     @property
     def heeds_priority(self) -> bool:

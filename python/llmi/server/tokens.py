@@ -39,8 +39,7 @@ async def tokenize(request: Request) -> Response:
     ids = prompt.ids
     answer: dict[str, Any] = {"count": len(ids), "max_model_len": model.max_model_len, "tokens": ids, "token_strs": None}
     if taken.flag("return_token_strs"):
-        known = model.tokenizer.vocab_size
-        answer["token_strs"] = [model.tokenizer.decode([token], skip_special_tokens=False) if token < known else "" for token in ids]
+        answer["token_strs"] = [model.text_of([token], skip_special_tokens=False) for token in ids]
     return json_response({**answer, "llmi": {"ignored": [*taken.ignored, *prompt.ignored], "date": prompt.date}})
 
 
@@ -55,9 +54,9 @@ async def detokenize(request: Request) -> Response:
 
 def _detokenized(model: Served, taken: Taken) -> str:
     ids = TOKEN_IDS.parse("tokens", taken.own["tokens"])
-    if wrong := [token for token in ids if token >= model.tokenizer.vocab_size]:
-        raise ApiError(400, f"tokens holds {wrong[0]}, outside [0, {model.tokenizer.vocab_size})", param="tokens", code="invalid_value")
-    return model.tokenizer.decode(ids, skip_special_tokens=taken.flag("skip_special_tokens"))
+    if (highest := max(ids, default=0)) >= (limit := model.llm.model_info.vocab_size):
+        raise ApiError(400, f"tokens holds {highest}, outside [0, {limit})", param="tokens", code="invalid_value")
+    return model.text_of(ids, taken.flag("skip_special_tokens"))
 
 
 async def tokenizer_info(request: Request) -> Response:

@@ -14,7 +14,8 @@ class ToolCall:
     Attributes
     ----------
     id : str
-        A digest of the request's seed, the sample's index and the call's place in its answer: a replay has the same ids.
+        A digest of the prompt, the request's seed, the sample's index and the call's place in its answer: a replay has the same ids, and the turns
+        of one conversation have different ones.
     name : str
         Of one of the tools.
     arguments : dict
@@ -52,6 +53,6 @@ class ToolEvent:
     name: str = ""
 
 
-def call_id(seed: int, index: int, call_index: int) -> str:
+def call_id(prompt: str, seed: int, index: int, call_index: int) -> str:
     """The id of a call of sample `index` of a request."""
-    return "call_" + hashlib.sha256(f"{seed}/{index}/{call_index}".encode()).hexdigest()[:24]
+    return "call_" + hashlib.sha256(f"{seed}/{index}/{call_index}/{prompt}".encode("utf-8", "surrogatepass")).hexdigest()[:24]

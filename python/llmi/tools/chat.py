@@ -87,8 +87,8 @@ class ToolChat:
         return dataclasses.replace(self.format, thinking=thinking, is_open=state == "open")
 
     def stream(self, seed: int, index: int, prompt: str | None = None) -> ToolStream:
-        """A parser for the text of sample `index`. seed: the request's; prompt: its text, which may have begun the reasoning."""
-        return ToolStream(self.format_behind(prompt) or AnswerFormat(None), seed, index)
+        """A parser for the text of sample `index`. seed: the request's; prompt: its text, of which ids are made, and which may have begun the reasoning."""
+        return ToolStream(self.format_behind(prompt) or AnswerFormat(None), seed, index, prompt or "")
 
     def read(self, text: str, seed: int, index: int, prompt: str | None = None) -> Answer:
         """The parts of a whole answer."""

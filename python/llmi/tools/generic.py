@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from llmi.tools.functions import Function
@@ -24,6 +25,7 @@ def _instructions(functions: list[Function]) -> str:
     return _RULES.format(tools="\n".join(json.dumps(function.given["function"], ensure_ascii=False) for function in functions))
 
 
+_NO_ID = object()
 GENERIC = dataclasses.replace(HERMES, name="generic", knows=lambda template: False, instructions=_instructions)
 
 
@@ -33,26 +35,52 @@ def in_words(messages: list[Any], instructions: str) -> list[Any]:
     Results that follow each other become one message: templates want user and assistant alternately.
     """
     result: list[Any] = []
+    runs: list[tuple[int, list[str]]] = []  # where one message is made of several results, and their texts
     was_result = False
+    ids: Iterator[object] = iter(())  # of the calls whose results come next
     for message in messages:
-        is_result = isinstance(message, dict) and message.get("role") == "tool" and isinstance(message.get("content"), str)
+        is_result = isinstance(message, dict) and message.get("role") == "tool" and _text_of(message) is not None
         words = _in_words(message) if isinstance(message, dict) else message
+        if not is_result:
+            ids = _ids(message)
+        elif message.get("tool_call_id") == next(ids, _NO_ID):
+            words.pop("tool_call_id", None)  # their order says the same
         if is_result and was_result:
-            result[-1] = {**words, "content": f"{result[-1]['content']}\n{words['content']}"}
+            result[-1] |= words
+            runs[-1][1].append(words["content"])
         else:
             result.append(words)
+            if is_result:
+                runs.append((len(result) - 1, [words["content"]]))
         was_result = is_result
+    for place, texts in runs:
+        result[place]["content"] = "\n".join(texts)
     if not instructions:
         return result
     first = result[0] if result else None
-    if isinstance(first, dict) and first.get("role") in ("system", "developer") and isinstance(first.get("content"), str):
-        return [{**first, "content": f"{first['content']}\n\n{instructions}"}, *result[1:]]
+    if isinstance(first, dict) and first.get("role") in ("system", "developer") and (text := _text_of(first)) is not None:
+        return [{**first, "content": f"{text}\n\n{instructions}"}, *result[1:]]
     return [{"role": "system", "content": instructions}, *result]
 
 
+def _text_of(message: dict[str, Any]) -> str | None:
+    """A message's content as one text, parts joined as for a template that takes strings. None: it has none, or holds what is no text."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return content if isinstance(content, str) else None
+    parts = [part.get("text") if isinstance(part, dict) else part for part in content]
+    texts = [text for text in parts if isinstance(text, str)]
+    return "\n".join(texts) if len(texts) == len(parts) else None
+
+
+def _ids(message: object) -> Iterator[object]:
+    calls = message.get("tool_calls") if isinstance(message, dict) else None
+    return (call.get("id") for call in calls if isinstance(call, dict)) if isinstance(calls, list) else iter(())
+
+
 def _in_words(message: dict[str, Any]) -> dict[str, Any]:
-    if message.get("role") == "tool" and isinstance(message.get("content"), str):
-        return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+    if message.get("role") == "tool" and (text := _text_of(message)) is not None:
+        return {**message, "role": "user", "content": f"<tool_response>\n{text}\n</tool_response>"}
     return _with_calls(message)
 
 
@@ -63,8 +91,11 @@ def calls_in_words(message: object) -> object:
 
 def _with_calls(message: dict[str, Any]) -> dict[str, Any]:
     calls = message.get("tool_calls")
+    text = "" if message.get("content") is None else _text_of(message)
+    if text is None:  # content that is no text is refused later, by its name
+        return message
     if message.get("role") == "assistant" and isinstance(calls, list) and calls:
-        texts = [message["content"]] if isinstance(message.get("content"), str) and message["content"] else []
+        texts = [text] if text else []
         texts += [f"<tool_call>\n{_call(call)}\n</tool_call>" for call in calls]
         rest = {key: value for key, value in message.items() if key not in ("tool_calls", "content")}
         return {**rest, "content": "\n".join(texts)}

@@ -42,9 +42,9 @@ class ToolStream:
     ----------
     format : AnswerFormat
     seed : int
-        The request's, from which ids come.
     index : int
-        The sample's.
+    prompt : str
+        The request's seed, the sample's index and the prompt's text, from which ids come.
 
     Attributes
     ----------
@@ -52,8 +52,8 @@ class ToolStream:
         Those that have come.
     """
 
-    def __init__(self, format: AnswerFormat, seed: int, index: int) -> None:
-        self._format, self._seed, self._index = format, seed, index
+    def __init__(self, format: AnswerFormat, seed: int, index: int, prompt: str = "") -> None:
+        self._format, self._seed, self._index, self._prompt = format, seed, index, prompt
         self._text = ""  # what is not settled
         self._space = ""  # white space before it, which is text if more text follows
         self._searched = 0  # up to where the end of a call was looked for
@@ -181,7 +181,7 @@ class ToolStream:
     def _take(self, calls: list[Call]) -> None:
         for call in calls:
             index = len(self.calls)
-            taken = ToolCall(call_id(self._seed, self._index, index), call.name, call.arguments, call.arguments_text)
+            taken = ToolCall(call_id(self._prompt, self._seed, self._index, index), call.name, call.arguments, call.arguments_text)
             self.calls.append(taken)
             self._events.append(ToolEvent("call", index, "", taken.id, taken.name))
             self._events.append(ToolEvent("arguments", index, taken.arguments_text, taken.id, taken.name))
