@@ -16,6 +16,7 @@ import pytest
 import llmi.server.batch as batch_module
 from llmi import LLM
 from llmi.cli.commands import main
+from llmi.server.batch_lock import only_run
 from llmi.testing.tiny import tiny_model
 from server_client import TEMPLATE, Client
 
@@ -135,6 +136,24 @@ def test_an_interrupted_run(model: Path, tmp_path: Path) -> None:
     assert 3 <= count < 40 and output.read_bytes().endswith(b"\n")
     assert run(model, source, output) == 0 and run(model, source, other) == 0
     assert {name: plain(line) for name, line in read(output).items()} == {name: plain(line) for name, line in read(other).items()}
+
+
+def test_two_runs_on_one_output(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second says so and computes nothing, while the first runs; a run that was killed leaves no lock behind."""
+    source, output = write(tmp_path / "in.jsonl", [chat(index) for index in range(3)]), tmp_path / "out.jsonl"
+    with only_run(output):
+        assert run(model, source, output) == 2 and "another run of `llmi batch` writes to it" in capsys.readouterr().err
+        assert not output.exists()
+        assert run(model, source, tmp_path / "other.jsonl") == 0
+    (tmp_path / "out.jsonl.lock").touch()  # of a process that has ended
+    assert run(model, source, output) == 0 and len(read(output)) == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "other.jsonl", "out.jsonl"]
+
+
+def test_a_line_is_one_line_for_every_reader(model: Path, tmp_path: Path) -> None:
+    name = "a\u2028b\x85c"
+    source, output = write(tmp_path / "in.jsonl", [{**chat(0), "custom_id": name}]), tmp_path / "out.jsonl"
+    assert run(model, source, output) == 0 and set(read(output)) == {name}
 
 
 BAD: list[tuple[Any, str, str]] = [

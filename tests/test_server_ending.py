@@ -254,6 +254,51 @@ def test_19_sigterm_ends_with_0(tiny_path: Callable[..., Path]) -> None:
         assert (process.returncode, said) == (0, "")
 
 
+#: `llmi serve`, where a chat's thread never comes back from its template.
+STUCK = """
+import sys, threading
+from llmi.cli.commands import main
+from llmi.server import chat
+
+def render(*arguments):
+    print("stuck", flush=True)
+    threading.Event().wait()
+
+chat.render = render
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_19_sigterm_ends_it_whatever_its_threads_do(tiny_path: Callable[..., Path]) -> None:
+    command = [
+        sys.executable,
+        "-c",
+        STUCK,
+        "serve",
+        "-m",
+        f"tiny={tiny_path()}",
+        "--port",
+        "0",
+        "--drain-s",
+        "0",
+        "--kv-cache-memory-bytes",
+        "4000000",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            process.stdout.readline()
+            port = int(process.stdout.readline().rpartition(":")[2])
+            body = json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode()
+            with socket.create_connection(("127.0.0.1", port)) as sock:
+                sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+                assert process.stdout.readline() == "stuck\n"
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(200) == 0
+        finally:
+            process.kill()
+
+
 def test_metrics(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(llm, monkeypatch) as server:
         for _ in range(3):

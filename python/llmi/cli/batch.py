@@ -42,6 +42,16 @@ def run_batch(arguments: argparse.Namespace) -> int:
     for module in ("starlette", "msgspec"):
         import_extra(module, "server")
     _check(arguments)
+    from llmi.server.batch_lock import only_run
+
+    try:
+        with only_run(arguments.output):
+            return _answer(arguments)
+    except OSError as error:
+        raise InvalidParamsError(f"{error.filename or arguments.output}: {error.strerror or error}", "output") from None
+
+
+def _answer(arguments: argparse.Namespace) -> int:
     from llmi.server.batch import Batch, run_until_signal
     from llmi.server.settings import ServerSettings
 
@@ -63,8 +73,6 @@ def run_batch(arguments: argparse.Namespace) -> int:
             note("llmi: the same command goes on where this run ended")
             return 130
         return 1 if report.num_failed else 0
-    except OSError as error:
-        raise InvalidParamsError(f"{error.filename or arguments.output}: {error.strerror or error}", "output") from None
     finally:
         for server in models.values():
             server.llm.close()

@@ -168,11 +168,15 @@ def run_serve(arguments: argparse.Namespace) -> int:
         imports.join()
         from llmi.server import run
 
-        run.serve(models, settings, sock, show)
+        is_quiet = run.serve(models, settings, sock, show)
     finally:
         sock.close()
         for server in models.values():
             server.llm.close()
+    if not is_quiet:  # Python would wait for threads that prepare requests of clients that have gone
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
     return 0
 
 

@@ -8,7 +8,9 @@ import logging
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
 import uvicorn
@@ -20,6 +22,23 @@ log = logging.getLogger("llmi.server")
 _LAST_S = 5.0
 #: Requests that come so soon after the signal are told that the server ends; later ones find no server. A client may have sent them before it.
 _TELL_S = 0.1
+#: How long threads that prepare requests may take to end when nobody waits for them any more.
+_THREADS_S = 1.0
+
+
+class Threads(ThreadPoolExecutor):
+    """The event loop's threads, which prepare requests. The end of the server does not wait for one of them."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Takes no more work, and forgets what has not begun."""
+        super().shutdown(wait=False, cancel_futures=True)
+
+    def ended(self) -> bool:
+        """Whether all threads have ended; those that still work get a moment."""
+        until_s = time.monotonic() + _THREADS_S
+        for thread in self._threads:
+            thread.join(max(0.0, until_s - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
 
 
 class DrainingServer(uvicorn.Server):
@@ -48,6 +67,7 @@ class DrainingServer(uvicorn.Server):
         self._on_drain = on_drain
         self._on_deadline = on_deadline
         self._on_hangup = on_hangup
+        self.threads = Threads(thread_name_prefix="llmi request")
         self._loop: asyncio.AbstractEventLoop | None = None  # while it serves
         self._timer: asyncio.TimerHandle | None = None  # of the next step of the end
 
@@ -55,6 +75,7 @@ class DrainingServer(uvicorn.Server):
         """Begins to listen."""
         self._loop = asyncio.get_running_loop()
         quiet_accepts(self._loop)
+        self._loop.set_default_executor(self.threads)
         await super().startup(sockets)
         if threading.current_thread() is threading.main_thread():
             with contextlib.suppress(NotImplementedError):

@@ -30,12 +30,17 @@ def memory_plan(model: Served) -> str:
     return f"weights {model.llm.model_info.weight_bytes / 1e6:,.0f} MB, KV cache {cache / 1e6:,.0f} MB, {model.max_model_len:,} tokens of context"
 
 
-def serve(models: Mapping[str, AsyncLLM], settings: ServerSettings, sock: socket.socket, say: Callable[[str], None]) -> None:
-    """Serves until the process is told to end; `say` gets the lines that say where, with each model's fingerprint and memory."""
-    make_server(models, settings, sock, say).run(sockets=[sock])
+def serve(models: Mapping[str, AsyncLLM], settings: ServerSettings, sock: socket.socket, say: Callable[[str], None]) -> bool:
+    """Serves until the process is told to end; `say` gets the lines that say where, with each model's fingerprint and memory.
+
+    Whether all threads that prepared requests have ended; if not, the process must not wait for them.
+    """
+    server = make_server(models, settings, sock, say)
+    server.run(sockets=[sock])
     if settings.uds is not None:
         with contextlib.suppress(OSError):
             settings.uds.unlink()
+    return server.threads.ended()
 
 
 def make_server(
