@@ -61,3 +61,33 @@ def codex_body() -> dict[str, Any]:
         "tools": [{"type": "function", "name": "shell", "description": "Runs.", "strict": False, "parameters": schema}],
         "reasoning": {"effort": "medium", "summary": "auto"}, "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k", "text": {"verbosity": "low"},
     }  # fmt: skip
+
+
+HELLO = [{"role": "user", "content": "hello"}]
+#: Bodies of pages and tools that were made for other servers, and those of their fields that have no effect here.
+CLIENT_BODIES: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "Open WebUI, direct": (
+        {"stream": True, "model": "tiny", "messages": HELLO, "params": {}, "tool_servers": [], "features": {"voice": False, "image_generation": False, "code_interpreter": False,
+         "web_search": False}, "variables": {"{{USER_NAME}}": "me"}, "model_item": {"id": "tiny", "object": "model"}, "session_id": "s", "chat_id": "c", "id": "m", "parent_id": None,
+         "background_tasks": {"title_generation": True, "tags_generation": True, "follow_up_generation": True}, "stream_options": {"include_usage": True}},
+        {"features", "variables", "model_item", "session_id", "chat_id", "id", "background_tasks"},
+    ),
+    "llama.cpp's page": (
+        {"model": "tiny", "messages": HELLO, "stream": True, "return_progress": True, "reasoning_format": "auto", "max_tokens": -1, "temperature": 0.8, "dynatemp_range": 0, "dynatemp_exponent": 1,
+         "top_k": 40, "top_p": 0.95, "min_p": 0.05, "xtc_probability": 0, "xtc_threshold": 0.1, "typ_p": 1, "repeat_last_n": 64, "repeat_penalty": 1, "presence_penalty": 0,
+         "frequency_penalty": 0, "dry_multiplier": 0, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": -1, "backend_sampling": False, "timings_per_token": True,
+         "cache_prompt": True, "id_slot": -1, "n_keep": 0, "n_predict": -1, "min_keep": 0, "speculative.n_max": 16, "t_max_predict_ms": -1, "lora": []},
+        {"return_progress", "backend_sampling", "timings_per_token", "cache_prompt", "id_slot", "n_keep", "speculative.n_max"},
+    ),
+    "a client of Ollama": (
+        {"model": "tiny", "messages": HELLO, "stream": False, "keep_alive": "5m", "options": {}, "num_ctx": 4096, "num_thread": 8},
+        {"keep_alive", "num_ctx", "num_thread"},
+    ),
+    "LM Studio's example": ({"model": "tiny", "messages": HELLO, "temperature": 0.7, "max_tokens": -1, "stream": False, "ttl": 300}, {"ttl"}),
+    "LibreChat": (
+        {"model": "tiny", "messages": HELLO, "user": "65f0", "stream": True, "stream_options": {"include_usage": True}, "presence_penalty": 0, "frequency_penalty": 0}, {"user"},
+    ),
+    "a client of OpenRouter": (
+        {"model": "tiny", "messages": HELLO, "usage": {"include": True}, "provider": {"order": ["a"]}, "transforms": [], "include_reasoning": True}, {"usage", "provider"},
+    ),
+}  # fmt: skip

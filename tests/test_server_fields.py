@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent_bodies import claude_code_body, cline_body, codex_body
+from agent_bodies import CLIENT_BODIES, claude_code_body, cline_body, codex_body
 from llmi.errors import InvalidParamsError, LlmiError
 from llmi.params.options import SAMPLING
 from llmi.server.anthropic_chat import chat_of_messages, output_format
@@ -255,6 +255,30 @@ def test_keys_inside_a_field_that_nobody_knows_are_named_as_ignored(
     client: Client, path: str, more: dict[str, Any], ignored: set[str]
 ) -> None:
     assert set(client.ok(path, body_of(path, more))["llmi"]["ignored"]) == ignored
+
+
+@pytest.mark.parametrize("name", CLIENT_BODIES)
+def test_bodies_of_clients_that_were_made_for_other_servers(client: Client, name: str) -> None:
+    body, ignored = CLIENT_BODIES[name]
+    body = {**body, "stop": ["e", "a", " "], "timeout_s": 60}
+    if body.pop("stream", False):
+        found = client.events("/v1/chat/completions", {**body, "stream": True})[-1]["llmi"]["ignored"]
+    else:
+        found = client.ok("/v1/chat/completions", body)["llmi"]["ignored"]
+    assert set(found) == ignored
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("options", {"temperature": 0}, "by themselves"), ("params", {"top_k": 1}, "by themselves"), ("think", False, "enable_thinking"), ("format", "json", "response_format"),
+        ("repeat_penalty", 1.1, "repetition_penalty"), ("typ_p", 0.9, "typical_p"), ("n_predict", 9, "max_tokens"), ("t_max_predict_ms", 100, "timeout_s"),
+        ("reasoning_format", "none", "include_reasoning"), ("files", [{"id": "x"}], "texts as messages"), ("tool_ids", ["x"], "give tools"), ("min_keep", 2, "logits processor"),
+    ],
+)  # fmt: skip
+def test_fields_of_other_servers_that_would_change_an_answer(client: Client, field: str, value: Any, says: str) -> None:
+    error = client.error("/v1/chat/completions", {"messages": HI, "max_tokens": 2, field: value})
+    assert says in error["message"] and error["param"] == field
 
 
 def test_llama_cpps_form_of_a_schema(client: Client) -> None:

@@ -9,14 +9,14 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from llmi.base.kinds import Flag, Kind, Maybe, Object, Text
+from llmi.base.kinds import Flag, Maybe, Text
 from llmi.params.beams import BEAMS
 from llmi.params.foreign_options import CALL_FOREIGN, CALL_HINTS, Foreign
 from llmi.params.options import SAMPLING, nearest
 from llmi.params.sampling import ALIASES
+from llmi.server.client_fields import ANYTHING, CLIENTS, inert, refused
 from llmi.server.errors import ApiError
 
-_ANYTHING = Object("anything", lambda value: True)
 _WORDS = Maybe(Text(empty=True))
 #: Parameters that are Python, or that say what an endpoint says already.
 NOT_OVER_HTTP = {
@@ -36,14 +36,6 @@ PASSED_ON = frozenset(
 )  # fmt: skip
 
 
-def _refused(why: str, *names: str, neutral: tuple[Any, ...] = ()) -> dict[str, Foreign]:
-    return {name: Foreign(name, why, neutral, state="is not offered") for name in names}
-
-
-def _inert(why: str, kind: Kind, *names: str) -> dict[str, Foreign]:
-    return {name: Foreign(name, why, inert=kind) for name in names}
-
-
 _NOT_JSON = {
     name: Foreign(name, why, ([], True) if name == "detokenize" else ([],), state="is not offered") for name, why in NOT_OVER_HTTP.items()
 }
@@ -52,28 +44,29 @@ _LLMI = ("receipt", "cache_salt", "priority", "timeout_s", "request_id")
 #: vLLM's, the same in both of OpenAI's endpoints.
 _STRUCTURED = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structural_tag")
 _SHARED = {
+    **CLIENTS,
     **_NOT_JSON,
-    **_inert("nothing is stored or billed here", _WORDS, "user", "service_tier", "safety_identifier"),
-    **_inert("nothing is stored here", Flag(), "store"),
-    **_inert("nothing is stored here", Maybe(_ANYTHING), "metadata"),
-    **_inert("the prefix cache changes no token", Maybe(_ANYTHING), "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "cache_control"),
-    **_inert("llguidance is the one engine of grammars", _WORDS, "guided_decoding_backend"),
-    **_refused("give structured_outputs.whitespace", "guided_whitespace_pattern"),
-    **_refused("answers are not moderated", "moderation"),
-    **_refused("the cache stays in one process", "kv_transfer_params"),
-    **_refused("give beam_width= (num_beams), with n", "use_beam_search", neutral=(False,)),
-    **_refused("a request has no arguments for plug-ins", "vllm_xargs", neutral=({},)),
-    **_refused("models take text alone", "mm_processor_kwargs", "multi_modal_uuids", neutral=({},)),
+    **inert("nothing is stored or billed here", _WORDS, "user", "service_tier", "safety_identifier"),
+    **inert("nothing is stored here", Flag(), "store"),
+    **inert("nothing is stored here", Maybe(ANYTHING), "metadata"),
+    **inert("the prefix cache changes no token", Maybe(ANYTHING), "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "cache_control"),
+    **inert("llguidance is the one engine of grammars", _WORDS, "guided_decoding_backend"),
+    **refused("give structured_outputs.whitespace", "guided_whitespace_pattern"),
+    **refused("answers are not moderated", "moderation"),
+    **refused("the cache stays in one process", "kv_transfer_params"),
+    **refused("give beam_width= (num_beams), with n", "use_beam_search", neutral=(False,)),
+    **refused("a request has no arguments for plug-ins", "vllm_xargs", neutral=({},)),
+    **refused("models take text alone", "mm_processor_kwargs", "multi_modal_uuids", neutral=({},)),
 }  # fmt: skip
 _OPENAI_CHAT = {
-    **_inert("it says what the answer may look like, and changes no token", Maybe(_ANYTHING), "prediction"),
-    **_inert("the model has one manner", _WORDS, "verbosity"),
-    **_refused("answers are text alone", "modalities", neutral=(["text"],)),
-    **_refused("answers are text alone", "audio"),
-    **_refused("nothing is searched here", "web_search_options"),
-    **_refused("it has been replaced: give tools", "functions", neutral=([],)),
-    **_refused("it has been replaced: give tool_choice", "function_call"),
-    **_refused("the prompt of a chat is made by its template: use /v1/completions", "echo", neutral=(False,)),
+    **inert("it says what the answer may look like, and changes no token", Maybe(ANYTHING), "prediction"),
+    **inert("the model has one manner", _WORDS, "verbosity"),
+    **refused("answers are text alone", "modalities", neutral=(["text"],)),
+    **refused("answers are text alone", "audio"),
+    **refused("nothing is searched here", "web_search_options"),
+    **refused("it has been replaced: give tools", "functions", neutral=([],)),
+    **refused("it has been replaced: give tool_choice", "function_call"),
+    **refused("the prompt of a chat is made by its template: use /v1/completions", "echo", neutral=(False,)),
 }
 
 
@@ -176,12 +169,12 @@ CHAT = Endpoint("/v1/chat/completions", _own(_RENDERED, _SETTLED, _STRUCTURED, _
 COMPLETIONS = Endpoint(
     "/v1/completions",
     _own(("prompt", "echo", "parse_special", "add_special_tokens"), _SETTLED, _STRUCTURED, _LLMI),
-    _SHARED | _refused("there is no model for infilling", "suffix", neutral=("",)),
+    _SHARED | refused("there is no model for infilling", "suffix", neutral=("",)),
 )
 TOKENIZE = Endpoint(
     "/tokenize",
     _own(_RENDERED, ("model", "prompt", "return_token_strs", "parse_special")),
-    _refused("models take text alone", "mm_processor_kwargs", neutral=({},)),
+    refused("models take text alone", "mm_processor_kwargs", neutral=({},)),
     is_strict=True,
 )
 DETOKENIZE = Endpoint("/detokenize", _own(("model", "tokens", "skip_special_tokens")), {}, is_strict=True)
@@ -200,32 +193,33 @@ _MESSAGES_OWN = (
     "structured_outputs",
     "chat_template_kwargs",
 )
-_NO_LOGPROBS = _refused("log-probabilities come with /v1/chat/completions", "logprobs", "prompt_logprobs")
+_NO_LOGPROBS = refused("log-probabilities come with /v1/chat/completions", "logprobs", "prompt_logprobs")
 _ANTHROPIC = {
+    **CLIENTS,
     **_NO_LOGPROBS,
-    **_inert("nothing is stored or billed here", Maybe(_ANYTHING), "metadata", "service_tier", "inference_geo", "user_profile_id", "workspace_id", "diagnostics",
+    **inert("nothing is stored or billed here", Maybe(ANYTHING), "metadata", "service_tier", "inference_geo", "user_profile_id", "workspace_id", "diagnostics",
              "billing_policy", "fallback_credit_token"),
-    **_inert("the prefix cache changes no token", Maybe(_ANYTHING), "cache_control"),
-    **_inert("a field of the body says what this header says", Maybe(_ANYTHING), "betas", "anthropic_version"),
-    **_inert("there is one speed", Maybe(_ANYTHING), "speed"),
-    **_inert("there is one model", Maybe(_ANYTHING), "fallbacks"),
-    **_refused("nothing is kept from one request to the next", "container", "thread", "compaction"),
-    **_refused("no other server is asked", "mcp_servers", neutral=([],)),
+    **inert("the prefix cache changes no token", Maybe(ANYTHING), "cache_control"),
+    **inert("a field of the body says what this header says", Maybe(ANYTHING), "betas", "anthropic_version"),
+    **inert("there is one speed", Maybe(ANYTHING), "speed"),
+    **inert("there is one model", Maybe(ANYTHING), "fallbacks"),
+    **refused("nothing is kept from one request to the next", "container", "thread", "compaction"),
+    **refused("no other server is asked", "mcp_servers", neutral=([],)),
 }  # fmt: skip
 MESSAGES = Endpoint("/v1/messages", _own(_MESSAGES_OWN, ("context_management",), _LLMI), _ANTHROPIC | _NOT_JSON)
 COUNT_TOKENS = Endpoint("/v1/messages/count_tokens", _own(_MESSAGES_OWN, ("context_management",)), _ANTHROPIC | _NOT_JSON)
 _RESPONSES = {
     **_NO_LOGPROBS,
-    **_refused("give max_output_tokens", "max_tokens", "max_new_tokens"),
+    **refused("give max_output_tokens", "max_tokens", "max_new_tokens"),
     **{name: entry for name, entry in _SHARED.items() if name not in ("metadata",)},
-    **_inert("nothing is stored here", Maybe(_ANYTHING), "metadata"),
-    **_refused("nothing is kept from one request to the next: give the whole chat as input", "previous_response_id", "conversation", "prompt",
+    **inert("nothing is stored here", Maybe(ANYTHING), "metadata"),
+    **refused("nothing is kept from one request to the next: give the whole chat as input", "previous_response_id", "conversation", "prompt",
                "context_management", "access_programs"),
-    **_refused("the answer comes at once or as a stream", "background", "background_options", neutral=(False,)),
-    **_refused("answers are text alone", "image"),
-    **_refused("the number of calls is the model's", "max_tool_calls"),
-    **_refused("a prompt that is too long is refused", "truncation", neutral=("disabled",)),
-    **_refused("a stream has no options here", "stream_options", neutral=({}, {"include_obfuscation": False})),
+    **refused("the answer comes at once or as a stream", "background", "background_options", neutral=(False,)),
+    **refused("answers are text alone", "image"),
+    **refused("the number of calls is the model's", "max_tool_calls"),
+    **refused("a prompt that is too long is refused", "truncation", neutral=("disabled",)),
+    **refused("a stream has no options here", "stream_options", neutral=({}, {"include_obfuscation": False})),
 }  # fmt: skip
 RESPONSES = Endpoint(
     "/v1/responses",

@@ -76,8 +76,9 @@ def structured_outputs(taken: Taken) -> object:
 
 
 def chat_max_tokens(model: Served, taken: Taken, params: dict[str, Any]) -> None:
-    """Settles max_tokens of a chat: without one it is the model's own default, or the end of the context."""
-    given = {name: taken.own[name] for name in ("max_completion_tokens", "max_tokens") if taken.own.get(name) is not None}
+    """Settles max_tokens of a chat: without one, or with LM Studio's -1, it is the model's own default, or the end of the context."""
+    names = ("max_completion_tokens", "max_tokens")
+    given = {name: value for name in names if (value := taken.own.get(name)) is not None and not (type(value) is int and value == -1)}
     if len(set(map(repr, given.values()))) > 1:
         raise UnsupportedCombinationError(
             f"max_completion_tokens = {given['max_completion_tokens']!r} and max_tokens = {given['max_tokens']!r} contradict each other",
