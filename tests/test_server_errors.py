@@ -70,3 +70,26 @@ def test_numbers_of_the_model_itself_are_no_fault_of_the_client(client: Client) 
     model = client.app.state.llmi.models.find("tiny")
     job = generation.Job(model, [], {"temperature": 0.5, "logit_bias": {5: 1.0}}, [], [])
     assert api_error(job.blamed(NonFiniteLogitsError("the model's logits hold NaN or infinity at position 3"))).status == 500
+
+
+def test_no_answer_tells_where_the_model_lies(client: Client) -> None:
+    """Neither errors, of a template among others, nor lists, nor receipts."""
+    place = str(client.llm.model_info.path)
+    chat: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+    bodies = [
+        {**chat, "receipt": True},
+        {**chat, "chat_template": "{{ raise_exception('no') }}"},
+        {**chat, "chat_template": "{{"},
+        {**chat, "chat_template": "{{ a.b.c }}"},
+        {**chat, "chat_template": "{{ range(999999999) }}"},
+        {**chat, "chat_template": "{{ 1 }}", "continue_final_message": True},
+    ]
+    answers = [client.post("/v1/chat/completions", body) for body in bodies]
+    assert [answer.status_code for answer in answers] == [200, 400, 400, 400, 400, 400]
+    assert "the chat template refuses these messages: no" in answers[1].json()["error"]["message"]
+    answers += [
+        client.get(path)
+        for path in ("/v1/models", "/v1/models/tiny", "/metrics", "/health", "/ready", "/tokenizer_info", "/openapi.json", "/")
+    ]
+    assert [answer.text for answer in answers if place in answer.text or str(Path(place).parent) in answer.text] == []
+    assert client.get("/v1/models/tiny").json()["root"] == "tiny"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 from llmi.errors import (
@@ -68,6 +69,12 @@ def error_body(status: int, message: str, type: str | None = None, param: str | 
     return {"error": {"message": text, "type": type or _TYPES.get(status, "api_error"), "param": param, "code": code}}
 
 
+def public_text(error: LlmiError) -> str:
+    """The message of an error without the place of its file on the server's disk, which is nobody's matter."""
+    text, path = str(error), getattr(error, "path", None)
+    return text if path is None else text.replace(f"{path}: ", "").replace(str(path), Path(path).name)
+
+
 def api_error(error: BaseException) -> ApiError:
     """The answer for an exception: 4xx for what the client can change, 503 where the engine cannot go on, 500 for all else."""
     if isinstance(error, ApiError):
@@ -75,7 +82,7 @@ def api_error(error: BaseException) -> ApiError:
     status, code, param = _kind_of(error)
     if status == 500:
         log.error("a request failed", exc_info=error)
-    text = str(error) if isinstance(error, LlmiError) else f"an error inside the server: {type(error).__name__}"
+    text = public_text(error) if isinstance(error, LlmiError) else f"an error inside the server: {type(error).__name__}"
     if isinstance(error, RequestTimeoutError):  # in the words of a body
         text = (
             f"the answer did not end within timeout_s = {error.deadline_s:g}: {error.elapsed_s:.3f} s have passed since the request arrived, and "

@@ -19,7 +19,7 @@ def _model(model: Served) -> dict[str, Any]:
     import datetime
 
     return {
-        "id": model.name, "object": "model", "created": model.created, "owned_by": "llmi", "root": model.llm.model_info.path, "parent": None,
+        "id": model.name, "object": "model", "created": model.created, "owned_by": "llmi", "root": model.name, "parent": None,
         "max_model_len": model.max_model_len, "system_fingerprint": model.fingerprint,
         "type": "model", "display_name": model.name, "created_at": datetime.datetime.fromtimestamp(model.created, datetime.UTC).isoformat().replace("+00:00", "Z"),
     }  # fmt: skip

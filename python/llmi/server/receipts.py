@@ -11,6 +11,7 @@ from typing import Any
 
 from llmi.errors import LlmiError
 from llmi.outputs.results import RequestOutput
+from llmi.server.errors import public_text
 
 log = logging.getLogger("llmi.server")
 
@@ -34,7 +35,7 @@ class Receipts:
         try:
             fields = [output.receipt().fields for output in outputs]
         except LlmiError as error:
-            return {"receipt": None, "receipt_reason": str(error)} if asked else {}
+            return {"receipt": None, "receipt_reason": public_text(error)} if asked else {}
         found: dict[str, Any] = {"receipt": fields[0] if len(fields) == 1 else fields} if asked else {}
         if self.directory is None:
             return found

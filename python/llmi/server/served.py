@@ -10,7 +10,7 @@ from typing import Any
 from llmi.async_llm import AsyncLLM
 from llmi.errors import LlmiError, call_core
 from llmi.llm import LLM
-from llmi.server.errors import ApiError
+from llmi.server.errors import ApiError, public_text
 from llmi.server.fingerprint import fingerprint_of
 from llmi.text.tokenizer import Tokenizer
 
@@ -83,7 +83,9 @@ class Served:
         try:
             call_core(self.llm._engine.check_open)
         except LlmiError as error:
-            raise ApiError(503, f"the model {self.name!r} can answer nothing more: {error}", code="engine_unavailable") from None
+            raise ApiError(
+                503, f"the model {self.name!r} can answer nothing more: {public_text(error)}", code="engine_unavailable"
+            ) from None
 
 
 class Models:
