@@ -46,6 +46,16 @@ def _as_object(call: dict[str, Any]) -> None:
     call["function"]["arguments"] = json.loads(call["function"]["arguments"])
 
 
+def _twice(choice: dict[str, Any]) -> None:
+    """Each piece of a call comes in two entries."""
+    if calls := (choice.get("delta") or {}).get("tool_calls"):
+        calls.append({"index": calls[0]["index"], "function": {"arguments": ""}})
+
+
+def _is_cut_off(message: dict[str, Any]) -> bool:
+    return any(not call["function"]["arguments"].endswith("}") for call in message.get("tool_calls") or [])
+
+
 TOOLS: dict[str, Fault] = {
     "a forced call: id, type, name": editing(_every_call(lambda call: call["function"].update(name="time"))),
     "a forced call: arguments are text, JSON, and fit the parameters": editing(_every_call(_as_object)),
@@ -53,8 +63,11 @@ TOOLS: dict[str, Fault] = {
     "a call's finish_reason": editing(every_choice(lambda choice: choice.update(finish_reason="stop"))),
     "tool_choice none calls nothing": sending(tool_choice="required", max_tokens=200),
     "streamed: the deltas add up to the call": editing(_every_call(_shorter), _streamed),
+    "streamed: a chunk has one entry of a call": editing(every_choice(_twice), _streamed),
+    "a conversation with a call that was cut off": _refusing(lambda body: any(_is_cut_off(message) for message in body["messages"])),
     "a conversation with a call and its result": _refusing(lambda body: any(message["role"] == "tool" for message in body["messages"])),
     "calls have ids of their own": editing(_every_call(lambda call: call.update(id="call_1"))),
+    "calls of two turns have ids of their own, with one seed": editing(_every_call(lambda call: call.update(id="call_1"))),
 }
 
 

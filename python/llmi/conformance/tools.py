@@ -72,9 +72,19 @@ def streamed(target: Target) -> None:
     expect(first is not None and first.get("id") and first.get("type") == "function", "the first delta of the call has no id or type")
 
 
-@case("tools", "a conversation with a call and its result")
-def conversation(target: Target) -> None:
-    call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
+@case("tools", "streamed: a chunk has one entry of a call")
+def one_entry(target: Target) -> None:
+    for chunk in target.chat_stream("What is the weather in Rome?", **_FORCED):
+        for choice in chunk["choices"]:
+            entries = [part["index"] for part in choice["delta"].get("tool_calls") or []]
+            expect(
+                len(entries) < 2,
+                f"a chunk has entries of the calls {entries}: clients read the first one alone, or take the second for another call",
+            )
+
+
+def _conversation(target: Target, arguments: str) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": arguments}}
     messages = [
         {"role": "user", "content": "Weather?"},
         {"role": "assistant", "content": None, "tool_calls": [call]},
@@ -84,10 +94,34 @@ def conversation(target: Target) -> None:
     typed(answer, "choices.0.message.content", str)
 
 
+@case("tools", "a conversation with a call and its result")
+def conversation(target: Target) -> None:
+    _conversation(target, '{"city": "Rome"}')
+
+
+@case("tools", "a conversation with a call that was cut off")
+def cut_off(target: Target) -> None:
+    _conversation(target, '{"city": "Ro')
+
+
 @case("tools", "calls have ids of their own")
 def ids(target: Target) -> None:
     first, second = (_call(target, seed=seed)["id"] for seed in (1, 2))
     expect(first != second, f"two calls have the id {first!r}")
+
+
+@case("tools", "calls of two turns have ids of their own, with one seed")
+def ids_of_turns(target: Target) -> None:
+    first = target.chat("Weather?", **{**_FORCED, "seed": 1})["choices"][0]["message"]
+    [call] = first["tool_calls"]
+    messages = [
+        {"role": "user", "content": "Weather?"},
+        first,
+        {"role": "tool", "tool_call_id": call["id"], "content": "sun"},
+        {"role": "user", "content": "And now?"},
+    ]
+    second = target.ok(CHAT, {"messages": messages, **_FORCED, "seed": 1})
+    expect(field(second, "choices.0.message.tool_calls.0.id") != call["id"], f"two calls of one conversation have the id {call['id']!r}")
 
 
 for _name, _broken in {
