@@ -27,7 +27,7 @@ def main() -> int:
     pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     subprocess.run([*pip, "torch==2.13.0"], check=True)
     with_test_parts = "--config-settings=cmake.define.LLMI_TESTING=ON"
-    subprocess.run([*pip, with_test_parts, f"{ROOT}[test,parity,lint,notebook,pandas,plot]"], check=True)
+    subprocess.run([*pip, with_test_parts, f"{ROOT}[test,parity,lint,notebook,pandas,plot,outlines,lm-format-enforcer]"], check=True)
     # From outside the checkout's python/ folder: what is tested is what was installed.
     status = subprocess.run(
         [str(python), "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "-n", "2", "--dist", "worksteal", *sys.argv[1:]],

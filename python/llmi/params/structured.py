@@ -11,6 +11,7 @@ from typing import Any, Literal, NoReturn
 
 from llmi.base.kinds import Choice, Flag, entries_of, parse, refuse, show
 from llmi.errors import InvalidParamsError
+from llmi.params.other_libraries import fields_of_outlines, is_character_parser
 
 KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 WHITESPACE = ("compact", "one", "any")
@@ -101,6 +102,18 @@ class StructuredOutputsParams:
         if self.kind != "json" and self.lenient:
             raise InvalidParamsError(f"{_NAME}.lenient is for json, not for {self.kind}", _NAME)
 
+    @classmethod
+    def of(cls, term: object, **fields: object) -> StructuredOutputsParams:
+        """What a term of outlines says (Regex, JsonSchema, CFG, and what is made of them), with other fields such as `whitespace`.
+
+        Raises InvalidParamsError for any other object. The term itself may be given as `structured_outputs`, too.
+        """
+        read = fields_of_outlines(term)
+        if read is None:
+            raise refuse(_NAME, "a term of outlines", term)
+        values: dict[str, Any] = {**read, **fields}
+        return cls(**values)
+
     @property
     def kind(self) -> str:
         """Which of the six is set."""
@@ -126,12 +139,16 @@ class StructuredOutputsParams:
 class StructuredKind:
     """A Constraint, StructuredOutputsParams, or a mapping of its fields."""
 
-    says = "a Constraint, StructuredOutputsParams or a dict with one of " + ", ".join(KINDS)
+    says = f"a Constraint, StructuredOutputsParams, a dict with one of {', '.join(KINDS)}, a term of outlines or a parser of lm-format-enforcer"
 
     def parse(self, name: str, value: object) -> Any:
         """The value in its plain form. Raises InvalidParamsError that names the argument."""
         if isinstance(value, StructuredOutputsParams) or (hasattr(value, "initial_state") and not isinstance(value, type)):
             return value
+        if is_character_parser(value):
+            return value
+        if fields_of_outlines(value) is not None:
+            return StructuredOutputsParams.of(value)
         if not isinstance(value, Mapping):
             raise refuse(name, self.says, value)
         known = {field.name for field in dataclasses.fields(StructuredOutputsParams)}
