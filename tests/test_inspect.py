@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,25 @@ def test_published_numbers() -> None:
     assert round(16 * kv_cache_bytes(80, 64, 128, 1024) / 1e9, 2) == 42.95  # 16 sequences of 1,024
     assert round(kv_bytes_per_token(80, 8, 128) / 1e6, 2) == 0.33  # the real LLaMA-2-70B, 8 KV heads
     assert [2 * billions for billions in (7, 13, 70)] == [14, 26, 140]  # GB of fp16 weights
+
+
+def test_the_one_sum(tmp_path: Path) -> None:
+    """LLaMA-7B with 2,048 tokens: weights + cache + activations + overhead. 7e9 parameters of 2 bytes make it 14 + 1.07 + ... = 15 to 16 GB."""
+    fields = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32000, "max_position_embeddings": 2048, "rms_norm_eps": 1e-6,
+        "torch_dtype": "float16", "hidden_act": "silu", "tie_word_embeddings": False,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    report = inspect_model(tmp_path)
+    parts = (report.weight_bytes, 1_073_741_824, report.workspace_bytes, report.overhead_bytes)
+    assert report.weight_bytes == 13_476_831_232 and report.total_bytes(2048) == sum(parts)
+    assert 15e9 < report.total_bytes(2048) - report.weight_bytes + 14e9 < 16e9
+    shown = " + ".join(
+        f"{name} {size / 1e6:,.1f}"
+        for name, size in zip(("weights", "cache of 2,048 tokens", "activations", "overhead"), parts, strict=True)
+    )
+    assert f"  in all       {shown} (Python, tokenizer) = {sum(parts) / 1e6:,.1f} MB\n" in str(report)
 
 
 def test_operations() -> None:
