@@ -87,6 +87,8 @@ def test_bench_reports_shares_of_ceilings(tiny_path: Callable[..., Path], tmp_pa
         "2200",
         "--rounds",
         "1",
+        "--price",
+        "3.6",
         "--output",
         str(out),
     ).stdout
@@ -106,6 +108,10 @@ def test_bench_reports_shares_of_ceilings(tiny_path: Callable[..., Path], tmp_pa
         0 < share < 1.5 for share in report["shares"].values()
     )
     assert all(name in text for name in names) and "of its bound" in text
+    assert set(report["bytes"]) == {"prefill 512", "prefill 2048", "fused ops, a token"} and "that attention moves" in text
+    for name in ("prefill 512", "decode 32"):
+        assert report["results"][name]["cost_per_million"] == pytest.approx(1000 / report["results"][name]["median"])
+    assert "a million tokens" in text
     assert "--rounds must be" in llmi("bench", "--rounds", "0", check=2).stderr
 
 

@@ -14,10 +14,12 @@ from fake_openai import FakeOpenAI, words_of
 from llmi.cli.commands import main
 from llmi.errors import InvalidParamsError
 from llmi.loadtest.arrivals import arrival_times
-from llmi.loadtest.events import read_answer
+from llmi.loadtest.events import Answer, read_answer
+from llmi.loadtest.loop import Exchange
+from llmi.loadtest.measures import summarize
 from llmi.loadtest.run import LoadTestError, run_load
-from llmi.loadtest.settings import LoadSettings
-from llmi.loadtest.workload import load_requests
+from llmi.loadtest.settings import READING_TPOT_MS, LoadSettings
+from llmi.loadtest.workload import LoadRequest, load_requests
 
 # The names that `vllm bench serve --save-result` writes.
 VLLM_NAMES = {
@@ -251,3 +253,41 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, place in (("output", tmp_path), ("output", tmp_path / "none" / "x"), ("plot", tmp_path / "x.txt")):
         assert main(["bench", "serve", "--url", "http://127.0.0.1:9", f"--{name}", str(place)]) == 2
         assert f"--{name}" in capsys.readouterr().err, "before the server is asked"
+
+
+def test_goodput_without_bounds_is_reading_speed() -> None:
+    """By times that are given: 8 tokens a second keep up with a reader, 7.9 do not."""
+    exchanges = [Exchange(LoadRequest(index, 0.0, b""), 0.0) for index in range(4)]
+    for exchange, gap_s in zip(exchanges, (0.01, 0.125, 0.1266, 0.2), strict=True):
+        exchange.answer = Answer("a b c", token_times=[0.5, 0.5 + gap_s, 0.5 + 2 * gap_s], end_s=1.0, prompt_tokens=1, output_tokens=3)
+    values = summarize(LoadSettings("http://h"), exchanges, 0.0)
+    assert values["goodput_bounds_ms"] == {"tpot": 125.0} == {"tpot": READING_TPOT_MS[0]}
+    assert values["good_share"] == 0.5 and values["request_goodput"] == 2.0 and values["request_throughput"] == 4.0
+    for settings in (LoadSettings("http://h", stream=False), LoadSettings("http://h", goodput={})):
+        assert summarize(settings, exchanges, 0.0)["request_goodput"] is None
+
+
+def test_a_sweep_is_one_load_test_for_each_concurrency(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    output, picture = tmp_path / "sweep.json", tmp_path / "sweep.svg"
+    with FakeOpenAI(delay_s=0.001) as server:
+        flags = ["--url", server.url, "--num-prompts", "6", "--output-len", "3", "--output", str(output), "--plot", str(picture)]
+        assert main(["bench", "serve", *flags, "--max-concurrency", "1,2,3", "--goodput", "tpot:60000", "--price", "3.6"]) == 0
+        prompts = [json.dumps(body["messages"]) for body in server.bodies]
+    runs = json.loads(output.read_text())["runs"]
+    assert [run["max_concurrency"] for run in runs] == [1, 2, 3] and [run["completed"] for run in runs] == [6] * 3
+    assert [run["max_concurrent_requests"] for run in runs] == [1, 2, 3] and all(set(run) >= VLLM_NAMES for run in runs)
+    assert len(set(prompts)) == 18, "no run finds the prompts of another in the server's cache"
+    table = capsys.readouterr().out.splitlines()
+    assert table[0] == "fake, 6 requests for each number of users; tpot <= 60000 ms"
+    assert [line.split()[0] for line in table[1:5]] == ["users", "1", "2", "3"]
+    assert len({len(line) for line in table[1:5]}) == 1 and table[2].split()[-2:] == ["100%", "0"]
+    for run, line in zip(runs, table[5:], strict=True):
+        cost = 1000 / run["output_throughput"]
+        assert run["cost_per_million_output_tokens"] == pytest.approx(cost)
+        assert line == f"a million tokens out with {run['max_concurrency']} at once cost {cost:,.4g} at 3.6 an hour"
+    shown = picture.read_text()
+    assert "people read" in shown and "users at once" in shown and "tpot &lt;= 60000 ms" in shown
+    for wrong in ("1,", "a", "1,-2", "0,1"):
+        assert main(["bench", "serve", "--url", "http://127.0.0.1:9", "--max-concurrency", wrong]) == 2
+        assert "--max-concurrency" in capsys.readouterr().err

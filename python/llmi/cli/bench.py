@@ -6,17 +6,20 @@ import dataclasses
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from llmi import _core
+from llmi.base.energy import EnergyMeter, cost_per_million
 from llmi.base.progress import progress
+from llmi.cli.bench_bytes import attention_bytes, fused_bytes
 from llmi.engine.numerics_id import dots_of_a_weight
 from llmi.llm import LLM
 from llmi.params.sampling import SamplingParams
 
 BATCHES = (1, 2, 3, 4, 6, 8, 16, 32)
+FUSED = "fused ops, a token"
 DECODE_SHARE = "decode 1, share of read bandwidth"
 _READ_BYTES = 1 << 30
 _PAIRED_BYTES = 1 << 28  # read in a few milliseconds
@@ -32,10 +35,11 @@ class BenchReport:
     facts: dict[str, Any]
     results: dict[str, dict[str, float]]
     shares: dict[str, float]
+    bytes_moved: dict[str, dict[str, int]]  # by arithmetic: of the attention of each prefill, and what each fused op spares a token
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, as JSON values."""
-        return {**self.facts, "results": self.results, "shares": self.shares}
+        return {**self.facts, "results": self.results, "shares": self.shares, "bytes": self.bytes_moved}
 
     def __str__(self) -> str:
         facts = self.facts
@@ -47,7 +51,20 @@ class BenchReport:
         for name, entry in self.results.items():
             share = f"{self.shares[name]:8.0%} of its bound" if name in self.shares else ""
             median, low, high = (f"{entry[key]:,.{1 if entry[key] > 10 else 2}f}" for key in ("median", "min", "max"))
-            lines.append(f"{name:<34} {median:>12}  ({low} to {high}){share}")
+            spent = f"  {entry['joules_per_token']:.3g} J a token" if "joules_per_token" in entry else ""
+            spent += f"  {entry['cost_per_million']:,.3g} a million tokens" if "cost_per_million" in entry else ""
+            lines.append(f"{name:<34} {median:>12}  ({low} to {high}){share}{spent}")
+        if not any("joules_per_token" in entry for entry in self.results.values()):
+            lines.append("joules: no counter of the processor's energy can be read here (/sys/class/powercap)")
+        lines += ["", "MB that attention moves, by arithmetic:"]
+        for name, moved in self.bytes_moved.items():
+            if name == FUSED:
+                lines += ["", "KB that each fused op spares a token, by arithmetic:"]
+                lines += [f"{op:<34} {count / 1e3:>12,.1f}" for op, count in moved.items()]
+            else:
+                lines.append(
+                    f"{name:<34} {moved['tiled'] / 1e6:>12,.1f}  (naive {moved['naive'] / 1e6:,.1f}, {moved['naive'] / moved['tiled']:.1f} times)"
+                )
         return "\n".join(lines)
 
 
@@ -98,6 +115,23 @@ def summary(values: list[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "min": min(values), "max": max(values), "rounds": len(values)}
 
 
+class Metered:
+    """A work of tokens a second, with the power that the machine took meanwhile where it can be read: joules a token of each round."""
+
+    def __init__(self, work: Callable[[], float]) -> None:
+        self._work = work
+        self.joules_per_token: list[float] = []
+
+    def __call__(self) -> float:
+        """Runs the work once."""
+        meter, began_s = EnergyMeter(), time.perf_counter()
+        tokens_per_s = self._work()
+        joules, seconds = meter.joules(), time.perf_counter() - began_s
+        if joules is not None:
+            self.joules_per_token.append(joules / seconds / tokens_per_s)
+        return tokens_per_s
+
+
 def interleave(works: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
     """Each work once a round, A B A B, so that a busy moment hits all alike; what each gave, round by round."""
     values: dict[str, list[float]] = {name: [] for name in works}
@@ -144,7 +178,7 @@ def own_works(llm: LLM) -> dict[str, Callable[[], float]]:
     return works
 
 
-def run_bench(llm: LLM, rounds: int = 3) -> BenchReport:
+def run_bench(llm: LLM, rounds: int = 3, price_per_hour: float | None = None) -> BenchReport:
     """Measures `llm`, which should have its prefix cache off, and the machine's ceilings in the same rounds.
 
     Parameters
@@ -152,18 +186,39 @@ def run_bench(llm: LLM, rounds: int = 3) -> BenchReport:
     llm : LLM
     rounds : int
         Of all works, interleaved; medians are reported.
+    price_per_hour : float, optional
+        Of the machine, in any currency: what a million tokens cost is reported, too.
     """
     threads: int = llm._num_threads
     started = time.time()
     ceilings = Ceilings(threads)
-    values = interleave({"read bandwidth GB/s": ceilings.probe, **own_works(llm)}, rounds) | ceilings.arithmetic()
+    works = {
+        name: Metered(work) if name.startswith(("prefill", "decode")) and name != DECODE_SHARE else work
+        for name, work in own_works(llm).items()
+    }
+    values = interleave({"read bandwidth GB/s": ceilings.probe, **works}, rounds) | ceilings.arithmetic()
     results = {name: summary(entries) for name, entries in values.items()}
     facts = {
         "model": llm.model_info.path.rsplit("/", 1)[-1], "numerics_id": llm.model_info.numerics_id, "weight_mb": llm.model_info.weight_bytes / 1e6,
         "threads": threads, "cpu": _core.system_info()["cpu"], "table": llm._table, "python": platform.python_version(), "rounds": rounds,
         "seconds": time.time() - started,
     }  # fmt: skip
-    return BenchReport(facts, results, bound_shares(llm, values))
+    metered = {name: work.joules_per_token for name, work in works.items() if isinstance(work, Metered)}
+    for name, joules in metered.items():
+        if joules:
+            results[name]["joules_per_token"] = statistics.median(joules)
+        if price_per_hour is not None:
+            results[name]["cost_per_million"] = cost_per_million(price_per_hour, results[name]["median"])
+    return BenchReport(facts, results, bound_shares(llm, values), moved_bytes(llm, values))
+
+
+def moved_bytes(llm: LLM, names: Iterable[str]) -> dict[str, dict[str, int]]:
+    """Bytes of the attention of each prefill among `names`; under FUSED, bytes that the fused ops spare."""
+    config, info, args = _core.spec_numbers(llm._spec.to_json(), llm.model_info.path), llm._engine.info(), llm._engine_args
+    lengths = {name: int(name.split()[1]) for name in names if name.startswith("prefill")}
+    moved = {name: attention_bytes(config, length, args.kv_type) for name, length in lengths.items()}
+    dots = dots_of_a_weight(info["weight_types"], info["has_quantized_layers"], args.activation_bits)
+    return {**moved, FUSED: fused_bytes(config, dots if info["has_quantized_layers"] else 0)}
 
 
 def bound_shares(llm: LLM, values: dict[str, list[float]]) -> dict[str, float]:

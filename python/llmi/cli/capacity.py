@@ -9,6 +9,7 @@ import re
 
 from llmi import _core
 from llmi.cli.precision_flag import add_activation_bits
+from llmi.engine.ceilings import arithmetic_ceiling, ceilings
 from llmi.errors import InvalidParamsError
 from llmi.models.inspection import MOST_TOKENS, ModelReport, devices_needed
 from llmi.params.engine_options import KV_CACHE_DTYPES
@@ -26,7 +27,6 @@ _UNITS = {
     "TIB": 1 << 40,
 }
 _MOST_BYTES = 10**18
-_PROBED_BYTES = 1 << 27  # read in a few hundredths of a second
 
 
 def parse_bytes(text: str) -> int:
@@ -75,11 +75,9 @@ class Machine:
 
 def measure_machine(report: ModelReport) -> Machine:
     """A short measurement, about a third of a second; arithmetic of the kind that the weights' types take."""
-    ceilings = _core.measure_ceilings(int(_core.system_info()["num_threads"]), _PROBED_BYTES)
-    if not report.has_quantized_layers:
-        return Machine(ceilings["read_bytes_per_s"], ceilings["fma_ops_per_s"], "fp32 fma")
-    dots = report.activation_bits // 8
-    return Machine(ceilings["read_bytes_per_s"], ceilings["dots_ops_per_s"] / dots, "int8 dots" + (", two a weight" if dots > 1 else ""))
+    found = ceilings(int(_core.system_info()["num_threads"]), is_quiet=True)
+    ops_per_s, kind = arithmetic_ceiling(found, report.activation_bits // 8 if report.has_quantized_layers else 0)
+    return Machine(found["read_bytes_per_s"], ops_per_s, kind)
 
 
 def bound_lines(report: ModelReport, machine: Machine) -> list[str]:

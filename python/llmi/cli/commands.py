@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from llmi.cli.batch import add_batch_options, run_batch
 from llmi.cli.bench_serve import add_load_options, bench_serve
 from llmi.cli.capacity import add_options as add_inspect_options
+from llmi.cli.capacity import parse_rate
 from llmi.cli.conformance import add_conformance_options, conformance
 from llmi.cli.console import OutputError, finish, is_terminal, note, prepare_streams, read_input, show, typed_text
 from llmi.cli.precision_flag import add_activation_bits
@@ -131,6 +132,9 @@ def _add_bench(commands: argparse._SubParsersAction[_Parser]) -> None:
     )
     bench.add_argument("--rounds", type=int, default=3, help="times each work is measured")
     bench.add_argument("--output", help="write the result here, as JSON", default=argparse.SUPPRESS)
+    bench.add_argument(
+        "--price", type=parse_rate, metavar="PER_HOUR", default=argparse.SUPPRESS, help="of this machine: tells what a million tokens cost"
+    )
     _add_model_options(bench)
     add_activation_bits(bench)
     targets = bench.add_subparsers(dest="target", metavar="serve", title="a server instead of a model")
@@ -280,7 +284,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     if hasattr(arguments, "output") and not Path(arguments.output).parent.is_dir():
         raise InvalidParamsError(f"--output: there is no folder {Path(arguments.output).parent}", "output")
     with _load(arguments, enable_prefix_caching=False) as llm:
-        report = run_bench(llm, arguments.rounds)
+        report = run_bench(llm, arguments.rounds, getattr(arguments, "price", None))
     show(str(report))
     if hasattr(arguments, "output"):
         try:

@@ -75,7 +75,7 @@ def summarize(settings: LoadSettings, exchanges: list[Exchange], start_s: float)
     measured = [latencies(exchange) for exchange in good]
     num_output = sum(exchange.answer.output_tokens for exchange in good)
     num_input = sum(exchange.answer.prompt_tokens for exchange in good)
-    kept = [_keeps(exchange, values, settings.goodput) for exchange, values in zip(good, measured, strict=True)]
+    kept = [_keeps(exchange, values, settings.bounds) for exchange, values in zip(good, measured, strict=True)]
 
     def per_second(count: float) -> float:
         return count / duration if duration > 0 else 0.0
@@ -83,10 +83,10 @@ def summarize(settings: LoadSettings, exchanges: list[Exchange], start_s: float)
     result: dict[str, Any] = {
         "duration": duration, "completed": len(good), "failed": len(exchanges) - len(good),
         "total_input_tokens": num_input, "total_output_tokens": num_output,
-        "request_throughput": per_second(len(good)), "request_goodput": per_second(sum(kept)) if settings.goodput else None,
+        "request_throughput": per_second(len(good)), "request_goodput": per_second(sum(kept)) if settings.bounds else None,
         "output_throughput": per_second(num_output), "total_token_throughput": per_second(num_input + num_output),
         "max_output_tokens_per_s": _most_per_second(good, start_s),
-        "good_share": sum(kept) / len(exchanges) if settings.goodput else None,
+        "good_share": sum(kept) / len(exchanges) if settings.bounds else None, "goodput_bounds_ms": dict(settings.bounds),
         "failures": dict(Counter((exchange.answer.failure or "").split(":")[0] for exchange in exchanges if exchange.answer.failure)),
     }  # fmt: skip
     for name in ("ttft", "tpot", "e2el"):

@@ -31,6 +31,12 @@ class LoadReport:
     # Any: JSON values.
     values: dict[str, Any]
 
+    @property
+    def bounds_text(self) -> str:
+        """What a request must keep to be good."""
+        bounds = self.values["goodput_bounds_ms"]
+        return ", ".join(f"{name} <= {bound:g} ms" for name, bound in bounds.items()) if bounds else "no bounds for goodput"
+
     def __str__(self) -> str:
         values, client = self.values, self.values["client"]
         lines = [
@@ -40,7 +46,8 @@ class LoadReport:
             f"{'total tok/s':<16}{values['total_token_throughput']:>12,.1f}",
         ]
         if values["request_goodput"] is not None:
-            lines.append(f"{'goodput req/s':<16}{values['request_goodput']:>12,.2f}  ({values['good_share']:.1%} of all keep the bounds)")
+            good = f"{values['good_share']:.1%} of all have {self.bounds_text}"
+            lines.append(f"{'goodput req/s':<16}{values['request_goodput']:>12,.2f}  ({good})")
         lines += ["", f"{'ms':<16}{'mean':>10}{'p50':>10}{'p90':>10}{'p99':>10}"]
         for name, shown in (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"), ("e2el", "E2E")):
             numbers = [values[f"{key}_{name}_ms"] for key in ("mean", "median", "p90", "p99")]

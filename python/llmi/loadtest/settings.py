@@ -11,6 +11,8 @@ from llmi.errors import InvalidParamsError
 
 ENDPOINTS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 SLO_NAMES = ("ttft", "tpot", "e2el")
+#: People read 6 to 8 tokens a second: between these times of a token a stream is as fast as its reader (ms).
+READING_TPOT_MS = (125.0, 167.0)
 
 
 def bad(message: str, parameter: str) -> InvalidParamsError:
@@ -41,8 +43,9 @@ class LoadSettings:
         Most requests in flight. With a rate, later ones wait in the client, and their waiting counts as latency.
     input_len, output_len, prefix_len : int
         Words of each prompt, most tokens of each answer, words that all prompts share (a part of `input_len`). One word is about one token.
-    goodput : dict
-        Bounds in ms of "ttft", "tpot" and "e2el"; a request is good if it keeps all of them. Without `stream`, "e2el" alone.
+    goodput : dict, optional
+        Bounds in ms of "ttft", "tpot" and "e2el"; a request is good if it keeps all of them. Without `stream`, "e2el" alone. None: with `stream`, a
+        tpot of READING_TPOT_MS[0], at which nobody waits for the next word; without, no bound.
     check : int
         The first `check` requests run alone before the load, and their answers are compared with those under load.
     timeout_s : float
@@ -68,7 +71,7 @@ class LoadSettings:
     ignore_eos: bool = False
     stream: bool = True
     seed: int = 0
-    goodput: dict[str, float] = dataclasses.field(default_factory=dict)
+    goodput: dict[str, float] | None = None
     check: int = 0
     timeout_s: float = 600.0
     retries: int = 0
@@ -93,12 +96,12 @@ class LoadSettings:
                 raise bad(f"must be above 0{'' if name == 'request_rate' else ' and finite'}, not {value}", name)
         if not 0 <= self.temperature < math.inf:
             raise bad(f"must be 0 or more, not {self.temperature}", "temperature")
-        for slo, bound in self.goodput.items():
+        for slo, bound in self.bounds.items():
             if slo not in SLO_NAMES or not 0 < bound < math.inf:
                 raise bad(f"takes {', '.join(f'{known}:MS' for known in SLO_NAMES)} with MS above 0, not {slo}:{bound:g}", "goodput")
         if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable()):
             raise bad("names a key with letters that no header may hold", "api_key_file")
-        if not self.stream and (unseen := [slo for slo in ("ttft", "tpot") if slo in self.goodput]):
+        if not self.stream and (unseen := [slo for slo in ("ttft", "tpot") if slo in self.bounds]):
             raise bad(f"takes no {unseen[0]} with --no-stream: an answer in one has no times of tokens. Bound e2el", "goodput")
         self._check_prompts()
         self._check_arrivals()
@@ -134,6 +137,13 @@ class LoadSettings:
             raise bad("is needed by --burstiness and --burst: without a rate there are no gaps", "request_rate")
         if self.burst > 1 and self.burstiness != 1:
             raise bad("and --burstiness cannot be given together: bursts come at Poisson times", "burst")
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """Bounds of goodput, in ms; {} for none."""
+        if self.goodput is not None:
+            return self.goodput
+        return {"tpot": READING_TPOT_MS[0]} if self.stream else {}
 
     @property
     def address(self) -> tuple[str, int]:
