@@ -9,9 +9,10 @@ from llmi.conformance.target import CHAT, COMPLETIONS, Json, Reply, Target
 
 _HI = [{"role": "user", "content": "hi"}]
 #: Fields of a chat that are wrong, by the name that the error must give.
+#: max_tokens of -1 is no limit to LM Studio and llama.cpp, whose clients send it: no error to ask of every server.
 _FIELDS: dict[str, tuple[str, Json]] = {
     "max_tokens as text": ("max_tokens", "3"), "max_tokens as fraction": ("max_tokens", 3.5), "max_tokens as true": ("max_tokens", True),
-    "max_tokens below 0": ("max_tokens", -1), "temperature below 0": ("temperature", -1), "temperature as text": ("temperature", "hot"),
+    "max_tokens below 0": ("max_tokens", -2), "temperature below 0": ("temperature", -1), "temperature as text": ("temperature", "hot"),
     "top_p above 1": ("top_p", 2), "top_p below 0": ("top_p", -0.5), "n of 0": ("n", 0), "n of a million": ("n", 1_000_000), "n as text": ("n", "2"),
     "stop as number": ("stop", 5), "seed as text": ("seed", "x"), "stream as text": ("stream", "yes"), "presence_penalty as text": ("presence_penalty", "x"),
     "frequency_penalty as list": ("frequency_penalty", [1]), "top_logprobs of 100,000": ("top_logprobs", 100_000), "logit_bias as list": ("logit_bias", [1]),
