@@ -141,6 +141,82 @@ def test_streamers_of_transformers(tiny: LLM) -> None:
         tiny.generate([1], n=2, stopping_criteria=[Recorder()])
 
 
+def test_the_last_token_is_seen_as_in_transformers(tiny: LLM, tiny_path: Callable[..., Path]) -> None:
+    """Streamers and criteria see each token once, the one that ends the text too: end-of-text, a stop, or the last of max_tokens."""
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+
+    class Recorder(transformers.generation.streamers.BaseStreamer):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            self.tokens: list[int] = []
+            self.num_ends = 0
+
+        def put(self, value: Any) -> None:
+            self.tokens += value.reshape(-1).tolist()
+
+        def end(self) -> None:
+            self.num_ends += 1
+
+    class Watch(transformers.StoppingCriteria):  # type: ignore[misc, name-defined]
+        def __init__(self, stops: bool = False) -> None:
+            self.seen: list[int] = []
+            self.stops = stops
+
+        def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
+            self.seen.append(int(input_ids[0, -1]))
+            return torch.tensor([self.stops])
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(tiny_path("llama"), dtype=torch.float32)
+    prompt = [1, 2, 3]
+
+    def theirs(**arguments: Any) -> tuple[list[int], list[int], list[list[int]], int]:
+        streamer, watches = Recorder(), [Watch(), Watch()]
+        ids = model.generate(
+            torch.tensor([prompt]), attention_mask=torch.ones(1, 3, dtype=torch.int64), do_sample=False, max_new_tokens=6, pad_token_id=0, streamer=streamer,
+            stopping_criteria=watches, **arguments,
+        )  # fmt: skip
+        return ids[0, 3:].tolist(), streamer.tokens, [watch.seen for watch in watches], streamer.num_ends
+
+    def ours(criteria: int = 0, **arguments: Any) -> tuple[list[int], list[int], list[list[int]], int]:
+        streamer, watches = Recorder(), [Watch(), Watch()]
+        hooks = [watches[0], Watch(stops=True), streamer, watches[1]] if criteria else [watches[0], streamer, watches[1]]
+        out = tiny.generate([prompt], temperature=0, max_tokens=6, stopping_criteria=hooks, **arguments)[0]
+        return out.token_ids, streamer.tokens, [watch.seen for watch in watches], streamer.num_ends
+
+    first = theirs(eos_token_id=None)[0]
+    end = first[2]
+    for result in (theirs(eos_token_id=end), theirs(eos_token_id=None)):
+        ids, streamed, seen, num_ends = result
+        assert streamed == [*prompt, *ids] and seen == [ids, ids] and num_ends == 1, "transformers' rule"
+    own = ours(ignore_eos=True)[0]
+    for result, length in (
+        (ours(eos_token_id=own[2]), own.index(own[2]) + 1),
+        (ours(stop_token_ids=[own[2]], ignore_eos=True), own.index(own[2]) + 1),
+        (ours(ignore_eos=True), 6),
+        (ours(ignore_eos=True, criteria=1), 1),
+        (ours(stop=[tiny.tokenizer.decode([own[1]])], ignore_eos=True), None),
+    ):
+        ids, streamed, seen, num_ends = result
+        assert length is None or len(ids) == length
+        assert streamed == [*prompt, *ids] and seen == [ids, ids] and num_ends == 1
+
+
+def test_beams_show_their_last_token_to_criteria(tiny: LLM) -> None:
+    """Also the one that ends a hypothesis, as in transformers."""
+    seen: list[list[int]] = []
+
+    def watch(context: TokenContext) -> bool:
+        seen.append(context.token_ids[context.prompt_len :].tolist())
+        return False
+
+    ends = tiny.generate([[1, 2, 3]], temperature=0, max_tokens=3, ignore_eos=True)[0].token_ids[1:2]
+    outputs = tiny.generate([[1, 2, 3]], llmi.BeamSearchParams(beam_width=3, max_tokens=5, eos_token_id=ends, stopping_criteria=[watch]))[
+        0
+    ].outputs
+    assert any(out.token_ids[-1] in ends for out in outputs)
+    assert all(out.token_ids in seen for out in outputs)
+
+
 def test_text_streamer_prints_the_text(tiny: LLM, capsys: pytest.CaptureFixture[str]) -> None:
     transformers = pytest.importorskip("transformers")
 

@@ -95,7 +95,9 @@ std::optional<FinishReason> TakeToken(Sample& sample, int32_t token, std::span<c
   output.token_times_s.push_back(now);
   const auto num_output = static_cast<int64_t>(output.token_ids.size());
   std::optional<TextEnd> end = EndOfText(params, num_output, token, params.detokenize ? &sample.detokenizer : nullptr);
-  if (!end) end = EndByCriteria(request.hooks.get(), sample.hook_context(), raw, hook_seconds);
+  // The criteria see the last token too, whatever ends the text: streamers are among them.
+  const std::optional<TextEnd> wanted = EndByCriteria(request.hooks.get(), sample.hook_context(), raw, hook_seconds);
+  if (!end) end = wanted;
   if (end) {
     output.stop_reason = end->stop_reason;
     return end->reason;

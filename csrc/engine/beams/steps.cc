@@ -161,7 +161,7 @@ std::optional<TextEnd> BeamSteps::EndOf(Running& running, Child& child) {
   const int64_t num_output = running.beams->num_tokens() + 1;
   if (ReadsTexts(request)) child.text = child.parent->detokenizer;
   std::optional<TextEnd> end = EndOfText(request.params, num_output, child.candidate.token, child.text ? &*child.text : nullptr);
-  if (!end && HasCriteria(request)) {
+  if (HasCriteria(request)) {  // they see the last token too
     child.trial = -(++num_trials_);
     request.hooks->CopyState(child.parent->index, child.trial);
     Sample& parent = *child.parent;
@@ -170,7 +170,9 @@ std::optional<TextEnd> BeamSteps::EndOf(Running& running, Child& child) {
     context.slot = child.trial;
     if (child.text) context.output_text = &child.text->text();
     try {
-      end = EndByCriteria(request.hooks.get(), context, running.beams->arrival(parent).logits, processors_.seconds());
+      const std::optional<TextEnd> wanted =
+          EndByCriteria(request.hooks.get(), context, running.beams->arrival(parent).logits, processors_.seconds());
+      if (!end) end = wanted;
     } catch (...) {
       parent.tokens.pop_back();
       throw;

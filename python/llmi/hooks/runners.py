@@ -261,7 +261,7 @@ class RequestHooks:
 
     def _context(self, row: _core.HookRow, logits: NDArray[np.float32]) -> TokenContext:
         if row.slot not in self.states:
-            self.states[row.slot] = copy.deepcopy(self.states.get(0, {})) if len(row.token_ids) == row.prompt_len else {}
+            self.states[row.slot] = {}
         text = row.output_text.decode("utf-8", "replace")
         return TokenContext(
             request_id=self.request_id, index=row.sample_index, token_ids=row.token_ids, prompt_len=row.prompt_len, text=self.prompt_text + text,
@@ -329,17 +329,17 @@ class RequestHooks:
             raise
 
     def should_stop(self, row: _core.HookRow, logits: NDArray[np.float32]) -> str | None:
-        """The first criterion that stops: its reason, or "" for True; None to go on."""
+        """The reason of the first criterion that stops, or "" for True; None to go on. All of them see every token, as in transformers."""
         context = self._context(row, logits)
+        first: str | None = None
         for criterion in self.criteria:
             try:
                 reason = _reason(criterion(context))
             except BaseException as error:
                 self._fail(criterion, error)
                 raise
-            if reason is not None:
-                return reason
-        return None
+            first = reason if first is None else first
+        return first
 
     def end(self) -> None:
         """The request is over: streamers are told, once, on the caller's thread."""
