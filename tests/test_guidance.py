@@ -28,7 +28,7 @@ from llmi import (
     log_softmax,
 )
 from llmi.testing import assert_same_tokens
-from llmi.testing.laws import chi_square_tail
+from llmi.testing.draws import chi_square_tail
 from test_promise import DRAFTERS, VERIFICATIONS
 
 needs_testing = pytest.mark.skipif(not hasattr(_core, "testing"), reason="this build has no testing submodule")

@@ -122,6 +122,17 @@ struct PyDrawnLaw {
   py::array_t<float> law;  // [vocab_size]
   int32_t token_id;
   SamplerState sampler_state;  // after that token
+  SamplingParams params;
+  SamplerState state_before;
+  std::vector<float> row_before;  // as FilterLogits returns it
+
+  // The state after another token of the law.
+  SamplerState StateAfter(EngineHandle& handle, int32_t token) const {
+    CheckArgument(token >= 0 && token < law.size(), "the token must be in the vocabulary");
+    const FloatEnvironmentGuard guard;
+    const std::span<const float> values(law.data(), static_cast<size_t>(law.size()));
+    return NextState(handle.engine().context(), params, state_before, values, row_before, token);
+  }
 };
 
 // The law of a row of logits, as sampling and verification process it, and the token that the sample's own noise draws from it. The
@@ -133,7 +144,7 @@ PyDrawnLaw Law(EngineHandle& handle, const SamplingParams& params, const FloatAr
   const auto sample_index = keywords.Take<int64_t>("sample_index");
   const auto output_text = keywords.Take<std::string>("output_text");
   const auto hooks = keywords.Take<py::object>("hooks");
-  SamplerState sampler = keywords.Take<SamplerState>("sampler_state");
+  const auto state_before = keywords.Take<SamplerState>("sampler_state");
   const auto allowed = keywords.Take<std::optional<py::array_t<uint32_t, py::array::c_style>>>("allowed");
   keywords.CheckAllKnown();
   const int64_t vocab_size = handle.vocab_size();
@@ -152,6 +163,8 @@ PyDrawnLaw Law(EngineHandle& handle, const SamplingParams& params, const FloatAr
   if (!hooks.is_none())
     py_hooks = std::make_unique<PyHooks>(hooks, UINT64_MAX);  // the id of no request: a signal interrupts this thread itself
   int32_t token = 0;
+  SamplerState state_after;
+  std::vector<float> row_before;
   {
     const GilReleased release;
     const FloatEnvironmentGuard guard;
@@ -160,16 +173,16 @@ PyDrawnLaw Law(EngineHandle& handle, const SamplingParams& params, const FloatAr
     if (py_hooks != nullptr && py_hooks->HasProcessors()) {
       process = [&](float* row) { py_hooks->ProcessLogits(context, row, vocab_size); };
     }
-    const std::vector<float> before =
-        ProcessLogits(engine.context(), params, {token_ids, prompt_len, sample_index, sampler, words}, process, law.data(), vocab_size);
+    row_before = ProcessLogits(engine.context(), params, {token_ids, prompt_len, sample_index, state_before, words}, process, law.data(),
+                               vocab_size);
     if (py_hooks != nullptr && py_hooks->HasSampler()) {
       token = py_hooks->Sample(context, law.data(), vocab_size);
     } else {
       token = DrawToken(engine.context(), params, static_cast<int64_t>(token_ids.size()), sample_index, law);
     }
-    sampler = NextState(engine.context(), params, sampler, law, before, token);
+    state_after = NextState(engine.context(), params, state_before, law, row_before, token);
   }
-  return {CopyArray(law), token, sampler};
+  return {CopyArray(law), token, state_after, params, state_before, std::move(row_before)};
 }
 
 std::vector<int32_t> Siblings(EngineHandle& handle, const FloatArray& law, const SamplingParams& params, int64_t position,
@@ -250,7 +263,9 @@ void RegisterLabClasses(py::module_& module) {
   py::class_<PyDrawnLaw>(module, "DrawnLaw")
       .def_readonly("law", &PyDrawnLaw::law)
       .def_readonly("token_id", &PyDrawnLaw::token_id)
-      .def_readonly("sampler_state", &PyDrawnLaw::sampler_state);
+      .def_readonly("sampler_state", &PyDrawnLaw::sampler_state)
+      .def("state_after", &PyDrawnLaw::StateAfter, py::arg("engine"), py::arg("token_id"),
+           "The sampler state after another token of the law.");
 }
 
 }  // namespace

@@ -22,6 +22,8 @@ from llmi.errors import InvalidParamsError, LlmiError, UnsupportedCombinationErr
 from llmi.hooks.constraint import ConstraintMasks
 from llmi.hooks.runners import RequestHooks
 from llmi.lab.capture import Capture, capture_layers
+from llmi.lab.memory import Draw, Draws, Memory
+from llmi.lab.single_draw import check_single_draw
 from llmi.lab.tree import TokenTree
 from llmi.params.constraint import Constraint
 from llmi.params.options import SAMPLING, SEED, option
@@ -50,12 +52,15 @@ _NODES = Listed(Whole(0, 2**31 - 1, "a node index, an integer of 0 or more"), "a
 OWNER: contextvars.ContextVar[list[TokenSequence] | None] = contextvars.ContextVar("OWNER", default=None)
 
 
-class Draw(NamedTuple):
-    """A token that was drawn for a position, and the state of the samplers after it."""
+class Drawn(NamedTuple):
+    """A processed law, the token that this position's noise draws from it, and the memory of hooks once a token follows."""
 
-    position: int
-    token_id: int
-    sampler_state: _core.SamplerState
+    core: _core.DrawnLaw
+    hooks: dict[str, Any]
+
+    def after(self, token_id: int, llm: Session) -> Memory:
+        """The memory once this token is appended."""
+        return Memory(self.core.state_after(llm._engine, token_id), self.hooks)
 
 
 class TokenSequence(StaysHere, HeldPrompt):
@@ -88,10 +93,10 @@ class TokenSequence(StaysHere, HeldPrompt):
         self._layer_logits: dict[int, F32] = {}
         self._hidden_states: dict[int, F32] = {}
         self._attention: dict[int, F32] = {}
-        self._hook_state: dict[str, Any] = {}
+        self._draws = Draws()  # of sample()
         self.steering: Mapping[int, F32] | None = None if parent is None else parent.steering
         self._constraint: tuple[Constraint[Any], int] | None = None  # of `constrain`, and where it begins
-        self._draws: list[Draw] = []  # of sample(), in the order of positions
+        self._places: dict[str, Any] = {}  # where the sequence stands in its constraint
         owner = OWNER.get()
         if owner is not None:
             owner.append(self)
@@ -182,9 +187,8 @@ class TokenSequence(StaysHere, HeldPrompt):
         child._sample_index = self._sample_index if same_noise else 0
         child._logits, child._layer_logits, child._hidden_states = self._logits, self._layer_logits, self._hidden_states
         child._attention = self._attention
-        child._hook_state = copy.deepcopy(self._hook_state)
-        child._constraint = self._constraint
-        child._draws = list(self._draws)
+        child._draws = self._draws.copied()
+        child._constraint, child._places = self._constraint, copy.deepcopy(self._places)
         return child
 
     def extend(self, tokens: Iterable[int] | TokenTree) -> F32:
@@ -218,7 +222,7 @@ class TokenSequence(StaysHere, HeldPrompt):
         try:
             call_core(_core.lab_rollback, self.llm._engine, self._core, num_tokens)
         finally:
-            self._forget_draws(before, self._core.num_tokens)
+            self._draws.shorten(before, self._core.num_tokens)
 
     def sync(self, token_ids: Iterable[int]) -> int:
         """Makes token_ids the content, keeping the cache of the common beginning; returns that beginning's length.
@@ -232,7 +236,7 @@ class TokenSequence(StaysHere, HeldPrompt):
         except BaseException:
             self._forget()
             raise
-        self._forget_draws(before, common)
+        self._draws.shorten(before, common)
         if common < before or common < len(ids):
             self._forget()
         return common
@@ -247,25 +251,23 @@ class TokenSequence(StaysHere, HeldPrompt):
         logits : array [vocab_size], optional
             None: this sequence's own.
         """
-        drawn, params = self._law(sampling_params, logits)
-        law, token = drawn.law, drawn.token_id
-        if params.temperature == 0:
-            point = np.zeros(len(law), np.float32)
-            point[token] = 1.0
-            return point
-        result: F32 = np.exp(law - np.float32(_core.log_sum_exp(law)))
-        return result
+        params = self._resolved(sampling_params)
+        return probabilities(self._drawn(params, self._row(logits)), params)
 
     def sample(self, sampling_params: SamplingParams | None = None, *, logits: F32 | None = None) -> int:
         """Draws the next token with this position's noise; does not append it.
 
-        What mirostat and adaptive_p remember follows the drawn token once that token is appended; `probs` changes nothing.
+        What mirostat and adaptive_p remember, and `context.state`, follow the drawn token once that token is appended; `probs` changes nothing.
+        The noise is that of the sequence's seed, or of the parameters' own where they have one. max_tokens, stop_token_ids and end-of-text end
+        nothing here: the caller sees the token. What a single draw cannot honour (n, stop, stopping_criteria, logprobs, prompt_logprobs) is refused.
         """
-        drawn, _ = self._law(sampling_params, logits)
-        position = int(self._core.num_tokens)
-        self._draws = [draw for draw in self._draws if draw.position < position]
-        self._draws.append(Draw(position, drawn.token_id, drawn.sampler_state))
-        return drawn.token_id
+        params = self._resolved(sampling_params)
+        if not self._drafts:  # a draft model's sequence has all parameters of its request
+            check_single_draw(params)
+        drawn = self._drawn(params, self._row(logits))
+        token: int = drawn.core.token_id
+        self._draws.note(Draw(int(self._core.num_tokens), token, Memory(drawn.core.sampler_state, drawn.hooks)))
+        return token
 
     def constrain(self, constraint: StructuredOutputsParams | Mapping[str, Any] | Constraint[Any] | None) -> None:
         """From the next token on, `probs` and `sample` keep to a constraint, in forks, too; None ends that.
@@ -287,7 +289,7 @@ class TokenSequence(StaysHere, HeldPrompt):
         """
         made = constraint_of(SAMPLING["structured_outputs"].parse(constraint), self.llm.tokenizer, lambda: _written(self, None))
         self._constraint = None if made is None else (made, int(self._core.num_tokens))
-        self._hook_state.pop("constraint", None)
+        self._places = {}
 
     def close(self) -> None:
         """Gives its cache back."""
@@ -330,20 +332,6 @@ class TokenSequence(StaysHere, HeldPrompt):
     def _forget(self) -> None:
         self._logits, self._layer_logits, self._hidden_states, self._attention = None, {}, {}, {}
 
-    def _forget_draws(self, num_before: int, num_kept: int) -> None:
-        """Tokens that are taken back take their draws along. Where none is, the draw of the next token stays: it may still be appended."""
-        if num_kept < num_before:
-            self._draws = [draw for draw in self._draws if draw.position < num_kept]
-
-    def _sampler_state(self) -> _core.SamplerState:
-        """After the last token that is in the sequence as it was drawn."""
-        if self._draws:
-            token_ids = self.token_ids
-            for draw in reversed(self._draws):
-                if draw.position < len(token_ids) and token_ids[draw.position] == draw.token_id:
-                    return draw.sampler_state
-        return _core.SamplerState()
-
     def _check_no_tree(self, what: str) -> None:
         if self._core.has_tree:
             raise InvalidParamsError(f"a sequence with a pending tree cannot be {what}: commit a path or roll it back first", "tokens")
@@ -364,9 +352,13 @@ class TokenSequence(StaysHere, HeldPrompt):
         if constraint is None:
             return None
         masks = ConstraintMasks(constraint, self.llm._builder.ends(params))
-        return masks.words(masks.place(self._hook_state, self.token_ids[begin:]), self.llm.model_info.vocab_size)
+        given = None if self._constraint is not None else params.structured_outputs
+        if self._places.get("of") != given:  # other parameters have another automaton
+            self._places = {"of": copy.copy(given) if isinstance(given, StructuredOutputsParams) else given}
+        return masks.words(masks.place(self._places, self.token_ids[begin:]), self.llm.model_info.vocab_size)
 
-    def _law(self, sampling_params: SamplingParams | None, logits: F32 | None) -> tuple[_core.DrawnLaw, SamplingParams]:
+    def _resolved(self, sampling_params: SamplingParams | None) -> SamplingParams:
+        """Parameters whose law this sequence can have. Raises for others."""
         resolved = resolve_params(sampling_params, {}, self.llm._defaults)
         if resolved.beams is not None:
             raise UnsupportedCombinationError(
@@ -387,23 +379,28 @@ class TokenSequence(StaysHere, HeldPrompt):
             raise UnsupportedCombinationError(
                 "steering changes the model's rows, and this sequence's are computed: give it to llm.sequence()", "steering", "sequence"
             )
-        self._check_no_tree("sampled from")
-        return self._drawn(params, self.logits if logits is None else self._given_logits(logits)), params
+        return params
 
-    def _drawn(self, params: SamplingParams, row: F32) -> _core.DrawnLaw:
-        """The processed law of a row, and this position's draw from it, under resolved parameters."""
-        hooks = None
+    def _row(self, logits: object) -> F32:
+        self._check_no_tree("sampled from")
+        return self.logits if logits is None else self._given_logits(logits)
+
+    def _drawn(self, params: SamplingParams, row: F32, memory: Memory | None = None) -> Drawn:
+        """The processed law of a row, and this position's draw from it, under resolved parameters. memory: None: the sequence's own."""
+        memory = self._draws.memory(self.token_ids) if memory is None else memory
+        hooks, hook_state = None, memory.hooks
         output = ""
         if params.has_hooks() or self.llm._batch_runner is not None:
             output = self.output_text
             hooks = RequestHooks("sequence", params, self.text.removesuffix(output), self.llm._batch_runner)
-            hooks.states[self._sample_index] = self._hook_state
-        core = self.llm._builder.core_params(params, self.seed, self.llm.model_info.max_model_len)
+            hooks.states[self._sample_index] = hook_state = memory.copy_for_hooks()
+        seed = self.seed if params.seed is None else params.seed
+        core = self.llm._builder.core_params(params, seed, self.llm.model_info.max_model_len)
         try:
             drawn = _core.law(
                 self.llm._engine, core, row,
                 token_ids=self.token_ids.tolist(), prompt_len=self.prompt_len, sample_index=self._sample_index, output_text=output, hooks=hooks,
-                sampler_state=self._sampler_state(), allowed=self._allowed(params),
+                sampler_state=memory.sampler, allowed=self._allowed(params),
             )  # fmt: skip
         except _core.CoreError as error:
             if hooks is not None and hooks.error is not None:
@@ -411,7 +408,18 @@ class TokenSequence(StaysHere, HeldPrompt):
             if error.message.startswith("KeyboardInterrupt"):  # it came between two hooks
                 raise KeyboardInterrupt from None
             raise from_core(error) from None
-        return drawn
+        return Drawn(drawn, hook_state)
+
+
+def probabilities(drawn: Drawn, params: SamplingParams) -> F32:
+    """The processed law, float32 [vocab_size]."""
+    law = drawn.core.law
+    if params.temperature == 0:
+        point = np.zeros(len(law), np.float32)
+        point[drawn.core.token_id] = 1.0
+        return point
+    result: F32 = np.exp(law - np.float32(_core.log_sum_exp(law)))
+    return result
 
 
 def open_sequence(llm: Session, prompt: object, seed: int | None, capture: Capture | None, steering: object = None) -> TokenSequence:
@@ -425,7 +433,7 @@ def open_sequence(llm: Session, prompt: object, seed: int | None, capture: Captu
             prompt = prompt.token_ids
         elif capture is None and (own_steering is None or own_steering == prompt.steering):
             child = prompt.fork()
-            child.prompt_len = len(child)
+            child.prompt_len, child._draws = len(child), Draws()  # what was drawn is prompt now, as in generate
             if seed is not None:
                 child.seed = seed
             return child
@@ -458,15 +466,22 @@ def _read_only(values: F32) -> F32:
 def extend(tokens: Mapping[TokenSequence, Iterable[int] | TokenTree]) -> dict[TokenSequence, F32]:
     """Extends sequences of one or several LLMs, one forward for each LLM; see TokenSequence.extend.
 
-    An empty list only computes what is missing for `logits`.
+    An empty list only computes what is missing for `logits`. After an error all sequences are as before.
     """
     _check_mapping(tokens)
     by_llm: dict[int, dict[TokenSequence, Any]] = {}
     for sequence, new in tokens.items():
         by_llm.setdefault(id(sequence.llm), {})[sequence] = new
     results: dict[TokenSequence, F32] = {}
-    for group in by_llm.values():
-        results |= _extend(next(iter(group)).llm, group)
+    draws = {sequence: sequence._draws.copied() for sequence in tokens} if len(by_llm) > 1 else {}
+    try:
+        for group in by_llm.values():
+            results |= _extend(next(iter(group)).llm, group)
+    except LlmiError:  # all sequences are as before, those of another LLM too
+        for sequence, rows in results.items():
+            sequence.rollback(0 if sequence._core.has_tree else len(rows))
+            sequence._draws = draws[sequence]
+        raise
     return {sequence: results[sequence] for sequence in tokens}
 
 

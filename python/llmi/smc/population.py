@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from llmi.errors import ConstraintError, HookError, OutOfMemoryError
+from llmi.lab.memory import Draw, Memory
 from llmi.lab.sequence import TokenSequence, extend
 from llmi.smc.numeric import F64, I64, RESAMPLING_NOISE, TOKEN_NOISE, exp, log, total, uniforms
 from llmi.smc.resampling import RESAMPLERS, effective_sample_size
@@ -145,9 +146,10 @@ class Population:
                 continue
             self.num_rows += sum(len(histories[index].pending) for index in batch.values())
             for sequence, index in batch.items():
-                law = sequence._drawn(self.target.params, sequence.logits).law
+                drawn = sequence._drawn(self.target.params, sequence.logits)
+                sequence._draws.note(Draw(len(sequence), None, Memory(drawn.core.sampler_state, drawn.hooks)))
                 sequence._forget()  # a row is as long as the vocabulary
-                yield index, self.target.proposal(histories[index], law.astype(np.float64))
+                yield index, self.target.proposal(histories[index], drawn.core.law.astype(np.float64))
             begin += len(batch)
 
     def _end_step(self, grown: Grown) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from llmi.testing.laws import assert_lossless, assert_same_distribution, exact_distribution
+from llmi.testing.draws import assert_same_distribution
+from llmi.testing.exact import exact_distribution
+from llmi.testing.laws import assert_lossless
 from llmi.testing.random_drafter import random_drafter
 from llmi.testing.rules import verification_law
 from llmi.testing.tiny import tiny_model

@@ -1,0 +1,26 @@
+"""Which sampling parameters a single draw cannot honour."""
+
+from __future__ import annotations
+
+from llmi.base.kinds import show
+from llmi.errors import UnsupportedCombinationError
+from llmi.params.sampling import SamplingParams
+
+_NO_PLACE = "it gives a token alone; log_softmax(sequence.logits) and probs() have the numbers"
+_ENDS = "it ends no text; look at the sequence's output_text after each token"
+_REFUSED = {
+    "n": "it draws one token; fork() the sequence for more, each fork has noise of its own",
+    "stop": _ENDS,
+    "stopping_criteria": _ENDS,
+    "logprobs": _NO_PLACE,
+    "prompt_logprobs": _NO_PLACE,
+}
+
+
+def check_single_draw(params: SamplingParams) -> None:
+    """Raises for the first parameter that `TokenSequence.sample` would drop."""
+    for name, why in _REFUSED.items():
+        value = getattr(params, name)
+        asked = {"n": value != 1, "logprobs": value is not None, "prompt_logprobs": value is not None}.get(name, bool(value))
+        if asked:
+            raise UnsupportedCombinationError(f"{name} = {show(value)} does not work with sample(): {why}", name, "sample")
