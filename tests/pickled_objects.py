@@ -27,7 +27,7 @@ def made_error(kind: type[BaseException]) -> BaseException:
     given: dict[str, Any] = {
         "message": "what happened", "parameter": "top_k", "feature_a": "a", "feature_b": "b", "num_tokens": 9, "max_model_len": 4, "path": Path("m.gguf"),
         "field": "tensor", "needed_bytes": 2, "available_bytes": 1, "advice": "less", "hook": "h", "request_id": "7", "extra": "plot", "package": "p", "num_waiting": 3, "max_queue": 2, "retry_after_s": 0.5, "deadline_s": 1.5, "elapsed_s": 2.0,
-        "errors": {1: llmi.HookError("one", "h", "1"), 3: llmi.LlmiError("three")}, "outputs": llmi.Outputs(),
+        "errors": {1: llmi.HookError("one", "h", "1"), 3: llmi.LlmiError("three")}, "outputs": llmi.Outputs(), "results": [1, None], "finished": {0},
     }  # fmt: skip
     if kind.__init__ is Exception.__init__ or kind.__init__ is RuntimeError.__init__:
         return kind("what happened")

@@ -334,7 +334,10 @@ def test_strategy_errors(llm: LLM) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
+        llm.run(bad, [[1]])
+    with pytest.raises(llmi.StrategyErrors) as error:  # which `except* ZeroDivisionError` catches: the others' results are kept
         llm.run(bad, [[1], [2]])
+    assert {index: type(each) for index, each in error.value.errors.items()} == {0: ZeroDivisionError, 1: ZeroDivisionError}
 
     def wrong(sequence: TokenSequence) -> Generator[Any, Any, None]:
         yield 7

@@ -28,7 +28,7 @@ _MODULES = {
     "engine.args": ("RequestInfo", "SchedulingPolicy"),
     "lab.capture": ("Capture",),
     "lab.sequence": ("TokenSequence", "extend"),
-    "lab.strategy": ("Generate",),
+    "lab.generate": ("Generate",),
     "speculation.arena": ("drafter_arena", "speculation_forecast"),
     "outputs.trace": ("DecodeTrace", "TokenExplanation", "TraceDifference"),
     "params.beams": ("BeamSearchParams",),
@@ -65,7 +65,7 @@ _MODULES = {
         "PromptTooLongError", "QueueFullError", "RequestTimeoutError", "SlowReaderError", "TokenizerError", "UnsupportedCombinationError", "UnsupportedModelError",
     ),
     "training.heads": ("train_heads",),
-    "outputs.errors": ("GenerationInterrupted", "RequestErrors"),
+    "outputs.errors": ("GenerationInterrupted", "RequestErrors", "StrategyErrors", "StrategyInterrupted"),
 }  # fmt: skip
 #: Packages and modules whose own `__all__` is public.
 _PACKAGES = ("smc", "testing", "tools", "watermark")
@@ -107,10 +107,10 @@ if TYPE_CHECKING:
     from llmi.families import register_family as register_family
     from llmi.hooks.runners import BatchLogitsProcessor as BatchLogitsProcessor
     from llmi.lab.capture import Capture as Capture
+    from llmi.lab.generate import Generate as Generate
     from llmi.lab.numeric import log_softmax as log_softmax
     from llmi.lab.sequence import TokenSequence as TokenSequence
     from llmi.lab.sequence import extend as extend
-    from llmi.lab.strategy import Generate as Generate
     from llmi.lab.tree import TokenTree as TokenTree
     from llmi.llm import LLM as LLM
     from llmi.models.info import ModelInfo as ModelInfo
@@ -123,6 +123,8 @@ if TYPE_CHECKING:
     from llmi.outputs.completion import StreamChunk as StreamChunk
     from llmi.outputs.errors import GenerationInterrupted as GenerationInterrupted
     from llmi.outputs.errors import RequestErrors as RequestErrors
+    from llmi.outputs.errors import StrategyErrors as StrategyErrors
+    from llmi.outputs.errors import StrategyInterrupted as StrategyInterrupted
     from llmi.outputs.memory import MemoryReport as MemoryReport
     from llmi.outputs.receipt import Receipt as Receipt
     from llmi.outputs.results import Outputs as Outputs

@@ -10,7 +10,7 @@ import json
 import os
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -25,6 +25,7 @@ from llmi.engine.numerics_id import numerics_id
 from llmi.errors import EngineBusyError, InvalidParamsError, call_core, from_core
 from llmi.families import ModelSpec
 from llmi.hooks.runners import BatchLogitsProcessor, BatchRunner, RequestHooks
+from llmi.lab.calls import LabCalls
 from llmi.lab.model_rows import ModelRows
 from llmi.models import by_name
 from llmi.models.files import OpenModel, open_model
@@ -36,7 +37,7 @@ from llmi.outputs.results import Outputs, RequestOutput
 from llmi.outputs.scores import LogLikelihood, Perplexity
 from llmi.params.beams import BeamSearchParams, Params, with_logprobs
 from llmi.params.engine_options import DEFAULT_GPU_MEMORY_UTILIZATION, parse_engine, parse_no_effect
-from llmi.params.options import SEED, option
+from llmi.params.options import option
 from llmi.params.sampling import SamplingParams
 from llmi.requests import scoring
 from llmi.requests.build import RequestBuilder
@@ -49,13 +50,10 @@ from llmi.requests.stepping import Stepping
 from llmi.requests.stream import TextStream
 from llmi.requests.submission import Speculation, Submission
 from llmi.text.chats import ids_of_chat, is_chat, prompts_of
-from llmi.text.prompts import Prompt, as_list
+from llmi.text.prompts import Prompt
 from llmi.text.tokenizer import Message, Tokenizer
 
 if TYPE_CHECKING:
-    from llmi.lab.capture import Capture
-    from llmi.lab.sequence import TokenSequence
-    from llmi.lab.tree import TokenTree
     from llmi.speculation.factory import SpeculationFactory
 
 R = TypeVar("R")
@@ -92,7 +90,7 @@ def _close_all() -> None:
             engine.close(max(0.0, deadline - time.monotonic()))
 
 
-class LLM(StaysHere, ModelRows):
+class LLM(StaysHere, LabCalls, ModelRows):
     """A language model with its engine.
 
     Thread-safe: calls from several threads join one batch. A context manager.
@@ -372,63 +370,6 @@ class LLM(StaysHere, ModelRows):
 
     # --- the lab
 
-    def sequence(
-        self, prompt: Prompt = "", *, seed: int | None = None, capture: Capture | None = None, steering: Mapping[int, Any] | None = None
-    ) -> TokenSequence:
-        """A token sequence to extend, fork and roll back by hand. Nothing is computed until logits are read.
-
-        Parameters
-        ----------
-        prompt : str, list of int, dict or TokenSequence
-        seed : int, optional
-            Key of its noise; None draws one.
-        capture : Capture, optional
-            Inner values to keep.
-        steering : mapping of int to array [hidden_size], optional
-            As in SamplingParams.
-        """
-        from llmi.lab.sequence import open_sequence
-
-        return open_sequence(self, prompt, seed, capture, steering)
-
-    def extend(self, tokens: Mapping[TokenSequence, Iterable[int] | TokenTree]) -> dict[TokenSequence, Any]:
-        """Extends several sequences in one forward: {sequence: logits [num_new, vocab_size]}. An empty list only prefills."""
-        from llmi.lab.sequence import _extend
-
-        return _extend(self, tokens)
-
-    def run(
-        self,
-        strategy: Callable[..., Generator[Any, Any, R]],
-        prompts: Iterable[Prompt],
-        *,
-        seed: int | None = None,
-        capture: Capture | None = None,
-        use_tqdm: bool | None = None,
-        **kwargs: object,
-    ) -> list[R]:
-        """Runs a decoding strategy for all prompts at once.
-
-        Parameters
-        ----------
-        strategy : generator function
-            `strategy(sequence, **kwargs)` is written for one prompt. It yields `{sequence: tokens}` to extend (sequences of
-            other LLMs too) or `Generate(...)`, and gets back what these return. What all prompts yield meets in one forward.
-        prompts : iterable of prompts
-        seed : int, optional
-            Each prompt's sequence gets a seed derived from it and the prompt's index.
-
-        Returns
-        -------
-        list
-            What each generator returned.
-        """
-        from llmi.lab.strategy import run
-
-        seed = parse(SEED, "seed", seed)
-        shown = option("use_tqdm", use_tqdm)
-        return run(self, strategy, as_list(prompts), seed if seed is not None else self._seed, capture, shown, kwargs)
-
     def cost_curve(self) -> dict[int, float]:
         """Seconds of a step by its number of rows, measured once: the costs that num_speculative_tokens="auto" uses."""
         return call_core(_core.cost_curve, self._engine)
@@ -564,14 +505,16 @@ class LLM(StaysHere, ModelRows):
     def _keep(self, outputs: Outputs) -> None:
         self.last_outputs = outputs
 
-    def _run_to_end(self, call: Call, use_tqdm: bool | None) -> None:
+    def _run_to_end(self, call: Call, use_tqdm: bool | None, moved: Callable[[int], object] = lambda count: None) -> None:
         shown = use_tqdm if use_tqdm is not None or len(call.submissions) > 1 else False
         with call.ending(self._keep):
             self._submit(call)
             with progress(len(call.submissions), "generate", "req", shown) as bar:
                 while not call.done:
                     call.wait()
-                    bar.update(len(call.take_finished()))
+                    count = len(call.take_finished())
+                    bar.update(count)
+                    moved(count)
 
     def _finish(self, call: Call, use_tqdm: bool | None) -> Outputs:
         self._run_to_end(call, use_tqdm)

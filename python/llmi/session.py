@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from llmi import _core
@@ -18,6 +18,8 @@ from llmi.outputs.memory import MemoryReport
 from llmi.outputs.results import Outputs
 from llmi.params.beams import Params
 from llmi.requests.build import RequestBuilder
+from llmi.requests.call import Call
+from llmi.requests.prepare import CallOptions
 from llmi.requests.results import ResultBuilder
 from llmi.requests.submission import Speculation
 from llmi.text.prompts import Prompt
@@ -71,6 +73,7 @@ class Session(Protocol):
         sampling_params: Params | Iterable[Params] | None = None,
         *,
         speculative_config: object = "engine",
+        trace: bool = False,
         use_tqdm: bool | None = None,
     ) -> Outputs:
         """LLM.generate."""
@@ -113,6 +116,14 @@ class Session(Protocol):
 
     def close(self) -> None:
         """LLM.close."""
+        ...
+
+    def _call(self, prompts: object, sampling_params: object, params: Mapping[str, Any], options: CallOptions) -> Call:
+        """The requests of a call."""
+        ...
+
+    def _run_to_end(self, call: Call, use_tqdm: bool | None, moved: Callable[[int], object] = ...) -> None:
+        """Submits a call's requests and waits for their end; `moved` hears how many more have ended."""
         ...
 
     def _speculate(self, value: object) -> Speculation | None:
