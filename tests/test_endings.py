@@ -444,6 +444,57 @@ def test_a_cancelled_read_loses_no_text(llm: LLM) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("kind", ["AsyncLLM", "stream"])
+def test_an_interrupted_loop_ends_its_request(llm: LLM, kind: str, named: bool) -> None:
+    """Also where somebody keeps the exception, whose traceback holds the loop, as a notebook does."""
+
+    async def main() -> None:
+        server = AsyncLLM(llm=llm)
+        begun = asyncio.Event()
+        streams = []
+
+        async def cell() -> None:
+            stream = server.generate([1], SamplingParams(**HELD)) if kind == "AsyncLLM" else llm.stream([1], **HELD)
+            if named:
+                streams.append(stream)
+            async for _ in stream:
+                begun.set()
+
+        task = asyncio.ensure_future(cell())
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as kept:
+            await task
+        assert await asyncio.to_thread(wait_until, lambda: is_idle(llm))
+        assert kept.value.__traceback__ is not None
+        for stream in streams:  # it can be read to its early end
+            async for _ in stream:
+                pass
+        await server.shutdown()
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_loop_says_so_when_it_is_read_again(llm: LLM) -> None:
+    """Not an end of the text: StopAsyncIteration would look like one."""
+
+    async def main() -> None:
+        loop = aiter(llm.stream([1], **HELD))
+        await anext(loop)
+        reads = asyncio.current_task()
+        assert reads is not None
+        asyncio.get_running_loop().call_later(0.02, reads.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            while True:
+                await anext(loop)
+        with pytest.raises(llmi.LlmiError, match=r"call anext\(\) on the stream"):
+            await anext(loop)
+
+    asyncio.run(main())
+    assert wait_until(lambda: is_idle(llm))
+
+
 def test_two_tasks_read_one_stream(llm: LLM) -> None:
     expected = llm.generate([5, 6], max_tokens=40, temperature=0, ignore_eos=True)[0].token_ids
 

@@ -105,7 +105,7 @@ class AsyncLLM(StaysHere):
         deadline_s: float | None = None,
         **generate_args: object,
     ) -> RequestStream:
-        """Gives the request's output as it grows, the last time with `finished`. Leaving the loop aborts the request.
+        """Gives the request's output as it grows, the last time with `finished`. Leaving the loop aborts the request, by an interrupt too.
 
         `output_kind` in the parameters chooses what each step holds: "cumulative" all so far; "delta" what is new; "final" only the end. The
         prompt's log-probabilities are in the first delta alone. A beam search has nothing before its end. Slow readers get fewer, larger steps.

@@ -14,6 +14,7 @@ from llmi.errors import EngineClosedError, LlmiError, SlowReaderError, Unsupport
 from llmi.online.request import OnlineRequest, Payer, timeout_error
 from llmi.outputs.results import RequestOutput
 from llmi.requests.call import Call
+from llmi.requests.loop import Loop
 
 
 @dataclasses.dataclass(slots=True)
@@ -73,9 +74,10 @@ def _attempt(make: Callable[[float], Call], queued_s: float) -> Call | Exception
 
 
 class RequestStream(StaysHere, AsyncIterator[RequestOutput]):
-    """The outputs of one request, as they grow. Leaving it, by `aclose` or with its last reference, aborts the request.
+    """The outputs of one request, as they grow. Leaving it aborts the request: by `aclose`, with its last reference, or where the task that goes over it
+    by `async for` is cancelled.
 
-    A step that a timeout cancels loses nothing: the next one goes on there. It is no generator: a generator would end then.
+    A step by `anext` that a timeout cancels loses nothing: the next one goes on there. It is no generator: a generator would end then.
     """
 
     _request: OnlineRequest | None = None
@@ -89,8 +91,8 @@ class RequestStream(StaysHere, AsyncIterator[RequestOutput]):
         self._admitted = False
         self._ended: OnlineRequest | None = None
 
-    def __aiter__(self) -> RequestStream:
-        return self
+    def __aiter__(self) -> AsyncIterator[RequestOutput]:
+        return Loop(self.__anext__, self._leave)
 
     def bounded(self, arrived_s: float, max_unread: int, payer: Payer | None = None) -> RequestStream:
         """This stream, before its first step, with an earlier arrival, a bound on what waits for its reader, and who pays.

@@ -22,7 +22,8 @@ class TextStream(StaysHere, Iterator[StreamChunk], AsyncIterator[StreamChunk]):
     """Chunks of text of one or several requests, in the order in which they come.
 
     A context manager: leaving it aborts what still runs. `outputs` holds the results, partial until all are done. The stream keeps its
-    LLM until it is read to the end or closed. A read that a timeout cancels (`asyncio.wait_for`) loses no text: the next read gets it.
+    LLM until it is read to the end or closed. A read that a timeout cancels (`asyncio.wait_for` around `anext`) loses no text: the next read gets it.
+    Where the task of an `async for` is cancelled, the requests end.
     """
 
     _call: Call | None = None  # before __init__
@@ -53,8 +54,10 @@ class TextStream(StaysHere, Iterator[StreamChunk], AsyncIterator[StreamChunk]):
                 call.wait()
         return chunk
 
-    def __aiter__(self) -> TextStream:
-        return self
+    def __aiter__(self) -> AsyncIterator[StreamChunk]:
+        from llmi.requests.loop import Loop  # which loads asyncio
+
+        return Loop(self.__anext__, self._calls.abort)
 
     async def __anext__(self) -> StreamChunk:
         while (chunk := self._poll(StopAsyncIteration)) is None:
