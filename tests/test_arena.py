@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import llmi
 from llmi import LLM, SamplingParams, SpeculativeConfig, TokenTree, drafter_arena, speculation_forecast
+from llmi.testing.tiny_eagle import tiny_eagle
 from test_speculation import Replay
 
 PROMPTS = [[5, 6, 7, 5, 6, 7, 5], [1, 2, 3, 4], [9, 9, 9]]
@@ -71,6 +73,111 @@ def test_trees_in_the_arena(tiny: LLM) -> None:
         drafter_arena(plain, {"draws": lambda context: context.draw([0.0] * 257)[0]})
     with pytest.raises(llmi.InvalidParamsError, match="one drafter"):
         drafter_arena(plain, {"two": SpeculativeConfig([tree, tree])})
+
+
+@pytest.mark.parametrize("length", [1, 4, 20])
+def test_the_arena_drafts_as_many_as_it_is_told(tiny: LLM, length: int) -> None:
+    plain = tiny.generate(PROMPTS, PARAMS)
+    config = SpeculativeConfig(llmi.PromptLookup(), length)
+    [row] = drafter_arena(plain, {"lookup": config})
+    metrics = [out.outputs[0].spec_decode_metrics for out in tiny.generate(PROMPTS, PARAMS, speculative_config=config)]
+    assert row.num_draft_tokens == sum(m.num_draft_tokens for m in metrics if m) > 0
+    assert row.num_accepted_tokens == sum(m.num_accepted_tokens for m in metrics if m)
+    assert row.tried[length:] == [0] * len(row.tried[length:]) and sum(row.accepted) == row.num_accepted_tokens
+    vllms = {"method": "ngram", "num_speculative_tokens": length, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
+    assert drafter_arena(plain, {"lookup": vllms}) == [row]
+    wide = drafter_arena(plain, {"short": SpeculativeConfig(llmi.PromptLookup(), 1), "long": SpeculativeConfig(llmi.PromptLookup(), 20)})
+    assert [len(each.tried) for each in wide] == [20, 20], "a heat map has one width"
+
+
+def test_the_arena_refuses_what_it_does_not_count(tiny: LLM) -> None:
+    plain = tiny.generate(PROMPTS, PARAMS)
+
+    class Policy:
+        def choose(self, acceptance: Any, cost_curve: Any, num_running: int) -> int:
+            return 1
+
+    for name, config in {
+        "verification": SpeculativeConfig(llmi.PromptLookup(), 4, "typical"),
+        "num_speculative_tokens": SpeculativeConfig(llmi.PromptLookup(), Policy()),
+    }.items():
+        with pytest.raises(llmi.UnsupportedCombinationError) as error:
+            drafter_arena(plain, {"it": config})
+        assert error.value.parameter == name
+    with pytest.raises(llmi.DraftError, match="20 tokens where at most 16"):
+        drafter_arena(plain, {"long": lambda context: [1] * 20})
+
+
+def drafters_of_the_package(draft: LLM) -> dict[str, Any]:
+    return {
+        "PromptLookup": llmi.PromptLookup(),
+        "CorpusDrafter": llmi.CorpusDrafter([[5, 6, 7, 5, 6, 7, 5], [1, 2, 3, 4]]),
+        "DraftModel": llmi.DraftModel(draft),
+        "SelfDraft": llmi.SelfDraft(exit_layer=2),
+        "TokenRecycling": llmi.TokenRecycling(),
+        "Lookahead": llmi.Lookahead(2, 3),
+        "auto": "auto",
+        "a capture": Captures(),
+        "draws": lambda context: context.draw(np.arange(257, dtype=np.float32))[0],
+    }
+
+
+class Captures(llmi.Drafter):
+    """Drafts what the last row's hidden state says, by its sign."""
+
+    capture = llmi.Capture(hidden_states=[1])
+
+    def propose(self, context: llmi.DraftContext) -> list[int]:
+        return [int(context.hidden_states[1][0] > 0) + 5, 6]
+
+
+def test_the_arena_takes_every_drafter(tiny: LLM, tiny_path: Callable[..., Path]) -> None:
+    """Those that read the target's rows are run with it, and refused by name without it. At a fixed length all count what the engine counts."""
+    plain = tiny.generate(PROMPTS, PARAMS)
+    with LLM(tiny_path("llama", seed=5), kv_cache_memory_bytes=1 << 22, max_model_len=256) as draft:
+        drafters = drafters_of_the_package(draft)
+        report = drafter_arena(plain, {name: drafter for name, drafter in drafters.items() if name != "TokenRecycling"}, llm=tiny)
+        for row in report:
+            config: Any = "auto" if row.drafter == "auto" else SpeculativeConfig(drafters[row.drafter], 16)
+            metrics = [out.outputs[0].spec_decode_metrics for out in tiny.generate(PROMPTS, PARAMS, speculative_config=config)]
+            if row.drafter != "auto":  # whose length follows this machine's timing
+                assert row.num_draft_tokens == sum(m.num_draft_tokens for m in metrics if m) > 0, row.drafter
+                assert row.num_accepted_tokens == sum(m.num_accepted_tokens for m in metrics if m), row.drafter
+            assert sum(row.accepted) == row.num_accepted_tokens and all(a <= t for a, t in zip(row.accepted, row.tried, strict=True))
+        assert drafter_arena(plain, {"TokenRecycling": llmi.TokenRecycling()}, llm=tiny)[0].num_draft_tokens > 0
+        for name in ("TokenRecycling", "Lookahead", "auto", "a capture", "draws"):
+            with pytest.raises(llmi.UnsupportedCombinationError, match="llm="):
+                drafter_arena(plain, {name: drafters[name]})
+        forecast = speculation_forecast(tiny, PROMPTS, drafters, PARAMS)
+        assert [row.name for row in forecast] == list(drafters) and all(row.speed_up > 0 for row in forecast)
+    with LLM(tiny_path("llama", seed=6), kv_cache_memory_bytes=1 << 22) as another, pytest.raises(llmi.UnsupportedCombinationError, match="other tokens on this LLM"):  # fmt: skip
+        drafter_arena(plain, {"recycling": llmi.TokenRecycling()}, llm=another)
+
+
+def test_the_arena_runs_eagle(tiny_path: Callable[..., Path], tmp_path: Path) -> None:
+    path = tiny_path("llama")
+    with LLM(path, kv_cache_memory_bytes=1 << 24) as alone:
+        heads = tiny_eagle(alone, tmp_path / "heads")
+    eagle = llmi.Eagle(heads, 3)
+    with LLM(path, kv_cache_memory_bytes=1 << 24, speculative_config=eagle) as target:
+        plain = target.generate(PROMPTS, PARAMS, speculative_config=None)
+        [row] = drafter_arena(plain, {"eagle": SpeculativeConfig(eagle, 3)}, llm=target)
+        metrics = [
+            out.outputs[0].spec_decode_metrics for out in target.generate(PROMPTS, PARAMS, speculative_config=SpeculativeConfig(eagle, 3))
+        ]
+        assert row.num_draft_tokens == sum(m.num_draft_tokens for m in metrics if m) > 0
+        assert row.num_accepted_tokens == sum(row.accepted) == sum(m.num_accepted_tokens for m in metrics if m)
+    with pytest.raises(llmi.UnsupportedCombinationError, match="llm="):
+        drafter_arena(plain, {"eagle": eagle})
+
+
+def test_the_forecast_is_of_the_given_length(tiny: LLM) -> None:
+    plain = tiny.generate(PROMPTS, PARAMS)
+    useless = Replay(plain, error_rate=1.0)
+    [auto, given] = speculation_forecast(tiny, PROMPTS, {"auto": useless, "given": SpeculativeConfig(useless, 5)}, PARAMS)
+    assert (auto.best_length, auto.speed_up, len(auto.speed_up_by_length)) == (0, 1.0, 17)
+    assert given.best_length == 0 and len(given.speed_up_by_length) == 6
+    assert given.speed_up == given.speed_up_by_length[5] < 1
 
 
 def test_forecast(tiny: LLM) -> None:

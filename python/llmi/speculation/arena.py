@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from llmi import _core
-from llmi.errors import InvalidParamsError, UnsupportedCombinationError, import_extra
+from llmi.errors import DraftError, InvalidParamsError, UnsupportedCombinationError, import_extra
 from llmi.lab.tree import TokenTree
 from llmi.outputs.results import Outputs, RequestOutput
+from llmi.outputs.trace import DecodeTrace
 from llmi.params.sampling import FIELDS, SamplingParams
-from llmi.speculation.config import parse_speculation
+from llmi.speculation.auto import AutoDrafters
+from llmi.speculation.config import SpeculativeConfig, parse_speculation
 from llmi.speculation.context import DraftContext
-from llmi.speculation.drafters import Drafter, plain_proposal
+from llmi.speculation.drafters import Drafter, drafter_name, plain_proposal
+from llmi.speculation.eagle import Eagle
+from llmi.speculation.medusa import Medusa
 
 if TYPE_CHECKING:
     import pandas
@@ -33,13 +37,12 @@ _MAX_LENGTH = 16
 class _ReplayContext(DraftContext):
     """A context over recorded tokens; laws are processed by the draft model's own engine."""
 
-    def __init__(self, output: RequestOutput, index: int, llm: Session | None) -> None:
-        values = {name: output.params_resolved[name][0] for name in FIELDS if name in output.params_resolved}
+    def __init__(self, output: RequestOutput, index: int, llm: Session | None, length: int) -> None:
         self.request_id = output.request_id
         self.index = index
         self.prompt_len = len(output.prompt_token_ids)
-        self.num_speculative_tokens = _MAX_LENGTH
-        self.sampling_params = SamplingParams(**{**values, "seed": output.seed})
+        self.num_speculative_tokens = length
+        self.sampling_params = _recorded_params(output)
         self.state = None
         self.hidden_states = {}
         self.hidden_rows, self.first_row, self._asked = {}, 0, False
@@ -52,20 +55,20 @@ class _ReplayContext(DraftContext):
 
     def head(self, hidden: ArrayLike, *, shortlist: Iterable[int] | None = None) -> NoReturn:
         """The arena runs no target."""
-        raise UnsupportedCombinationError("the arena runs no target, whose head this drafter asks: run the drafter", "head", "arena")
+        raise UnsupportedCombinationError("the arena runs no target, whose head this drafter asks: give it llm=", "head", "arena")
 
     def draw(self, source: Source, *, num_tokens: int = 1, path: Iterable[int] = ()) -> tuple[list[int], list[NDArray[np.float32]]]:
         """As the target would draw; needs a model to process laws."""
         if not hasattr(self, "_llm"):
-            raise UnsupportedCombinationError(
-                "the arena has no target to draw for: give it a DraftModel, or run the drafter", "draw", "arena"
-            )
+            raise UnsupportedCombinationError("the arena has no target to draw for: give it llm=, or a DraftModel", "draw", "arena")
         return super().draw(source, num_tokens=num_tokens, path=path)
 
     def _law(self, source: TokenSequence | NDArray[np.float32], path: Iterable[int]) -> tuple[list[int], NDArray[np.float32], int]:
         if self.sampling_params.mirostat or self.sampling_params.adaptive_p >= 0:
             raise UnsupportedCombinationError(
-                "the arena does not know what mirostat and adaptive_p remember of the recorded tokens: run the drafter", "draw", "arena"
+                "the arena does not know what mirostat and adaptive_p remember of the recorded tokens: run the drafter, or give llm=",
+                "draw",
+                "arena",
             )
         return super()._law(source, path)
 
@@ -81,6 +84,12 @@ class ArenaRow:
     num_accepted_tokens: int
     tried: list[int]
     accepted: list[int]
+
+    def count(self, depth: int, num_accepted: int) -> None:
+        """Notes a draft of this depth, of which a path of num_accepted tokens was accepted."""
+        for i in range(min(depth, num_accepted + 1)):
+            self.tried[i] += 1
+            self.accepted[i] += i < num_accepted
 
     @property
     def acceptance_rate(self) -> float:
@@ -149,33 +158,133 @@ class ArenaReport(list[ArenaRow]):
         return f"<table><thead><tr><th>drafter</th><th>rate</th><th>tokens a step</th>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def drafter_arena(outputs: Outputs, drafters: Mapping[str, Any]) -> ArenaReport:
-    """Replays recorded outputs through drafters, without the target: how many tokens each would have had accepted.
+def drafter_arena(outputs: Outputs, drafters: Mapping[str, Any], *, llm: Session | None = None) -> ArenaReport:
+    """Replays recorded outputs through drafters: how many tokens each would have had accepted.
+
+    A drafter that sees tokens alone, or has a model of its own, is replayed without the target. One that reads the target's rows (Eagle, Medusa,
+    TokenRecycling, Lookahead, "auto", a `capture`, `context.head`) is run: `llm` generates the recorded requests once more with it.
 
     Parameters
     ----------
     outputs : Outputs
     drafters : {name: drafter}
-        Drafters, functions or draft models; coupled verification is assumed.
+        Each as in `speculative_config`: one drafter, with its num_speculative_tokens. "auto" drafts 16 tokens, so that depths can be compared. Verification
+        is coupled.
+    llm : LLM, optional
+        The target, as it was when the outputs were recorded.
+
+    Raises
+    ------
+    UnsupportedCombinationError
+        A drafter needs `llm`; a verification that is not coupled; a LengthPolicy, which asks a running engine.
     """
     report = ArenaReport()
     for name, entry in drafters.items():
-        config = parse_speculation(entry)
-        if config is None or len(config._drafters) != 1:
-            raise InvalidParamsError(f"{name!r}: the arena takes one drafter each", "drafters")
-        drafter = config._drafters[0]
-        if drafter.capture is not None:
-            raise UnsupportedCombinationError(
-                f"{name!r}: the arena runs no target, whose hidden states this drafter wants (capture)", "capture", "arena"
-            )
-        row = ArenaRow(name, 0, 0, 0, 0, [0] * _MAX_LENGTH, [0] * _MAX_LENGTH)
-        for output in outputs:
-            for completion in output.outputs:
-                context = _ReplayContext(output, completion.index, getattr(drafter, "llm", None))
-                _replay(drafter, context, [*output.prompt_token_ids, *completion.token_ids], row)
-                context._close()
+        config = _checked(name, entry)
+        length = _length(config)
+        row = ArenaRow(name, 0, 0, 0, 0, [0] * max(length, _MAX_LENGTH), [0] * max(length, _MAX_LENGTH))
+        if llm is not None:
+            llm._speculate(config)  # which attaches the drafter, or refuses it
+        if not _reads_tokens_alone(config._drafters[0]):
+            row = _run_recorded(llm, outputs, config, row)
+        else:
+            try:
+                _replay_all(config._drafters[0], outputs, length, row)
+            except UnsupportedCombinationError as error:  # it needs the target
+                if llm is None or error.parameter not in ("head", "draw"):
+                    raise
+                empty = ArenaRow(name, 0, 0, 0, 0, [0] * len(row.tried), [0] * len(row.tried))
+                row = _run_recorded(llm, outputs, config, empty)
         report.append(row)
+    width = max((len(row.tried) for row in report), default=0)
+    for row in report:
+        row.tried += [0] * (width - len(row.tried))
+        row.accepted += [0] * (width - len(row.accepted))
     return report
+
+
+def _checked(name: str, entry: object) -> SpeculativeConfig:
+    config = parse_speculation(entry)
+    if config is None or len(config._drafters) != 1:
+        raise InvalidParamsError(f"{name!r}: the arena takes one drafter each", "drafters")
+    if config.verification != "coupled":
+        raise UnsupportedCombinationError(
+            f"{name!r}: the arena counts tokens that coupled verification accepts, not {config.verification_name!r}: run it, and look at spec_decode_metrics",
+            "verification",
+            "arena",
+        )
+    if not isinstance(config.num_speculative_tokens, int | str):
+        raise UnsupportedCombinationError(
+            f"{name!r}: a LengthPolicy asks an engine that runs: give the arena a number", "num_speculative_tokens", "arena"
+        )
+    return config
+
+
+def _length(config: SpeculativeConfig) -> int:
+    length = config.num_speculative_tokens
+    return length if isinstance(length, int) else _MAX_LENGTH
+
+
+def _reads_tokens_alone(drafter: Drafter) -> bool:
+    """Whether it proposes from Python without the target's rows."""
+    kind = type(drafter)
+    has_python = kind.propose is not Drafter.propose or kind.propose_batch is not Drafter.propose_batch
+    return has_python and drafter.capture is None and not isinstance(drafter, Eagle | Medusa)
+
+
+def _run_recorded(llm: Session | None, outputs: Outputs, config: SpeculativeConfig, row: ArenaRow) -> ArenaRow:
+    """Generates the recorded requests again, and counts what the engine counts. Raises if other tokens come."""
+    drafter = config._drafters[0]
+    if llm is None:
+        what = "the target's hidden states (capture)" if drafter.capture is not None else "the target's rows"
+        raise UnsupportedCombinationError(
+            f"{row.drafter!r}: the arena runs no target, and {drafter_name(drafter)} drafts from {what}: give it llm=", "llm", "arena"
+        )
+    if config.num_speculative_tokens == "auto" and not isinstance(drafter, AutoDrafters):
+        config = dataclasses.replace(config, num_speculative_tokens=_MAX_LENGTH)
+    params = [_recorded_params(output) for output in outputs]
+    prompts = [output.prompt_token_ids for output in outputs]
+    again = llm.generate(prompts, params, speculative_config=config, trace=True, use_tqdm=False)
+    for output, other in zip(outputs, again, strict=True):
+        for known, completion in zip(output.outputs, other.outputs, strict=True):
+            if known.token_ids != completion.token_ids:
+                raise UnsupportedCombinationError(
+                    f"{row.drafter!r}: request {output.request_id} gives other tokens on this LLM: give the one that the outputs are of",
+                    "llm",
+                    "arena",
+                )
+            row.num_tokens += len(completion.token_ids)
+            metrics, trace = completion.spec_decode_metrics, completion.trace
+            if metrics is not None and trace is not None:
+                row.num_drafts += metrics.num_drafts
+                row.num_draft_tokens += metrics.num_draft_tokens
+                row.num_accepted_tokens += metrics.num_accepted_tokens
+                _count_depths(trace, row)
+    return row
+
+
+def _count_depths(trace: DecodeTrace, row: ArenaRow) -> None:
+    columns = trace.to_dict()
+    drafted = columns["drafted"]
+    steps, depths, accepted = columns["step"][drafted], columns["depth"][drafted], columns["accepted"][drafted] == 1
+    for step in np.unique(steps):
+        of_step = steps == step
+        row.count(int(depths[of_step].max()), int(accepted[of_step].sum()))
+
+
+def _recorded_params(output: RequestOutput) -> SamplingParams:
+    values = {name: output.params_resolved[name][0] for name in FIELDS if name in output.params_resolved}
+    return SamplingParams(**{**values, "seed": output.seed})
+
+
+def _replay_all(drafter: Drafter, outputs: Outputs, length: int, row: ArenaRow) -> None:
+    for output in outputs:
+        for completion in output.outputs:
+            context = _ReplayContext(output, completion.index, getattr(drafter, "llm", None), length)
+            try:
+                _replay(drafter, context, [*output.prompt_token_ids, *completion.token_ids], row)
+            finally:
+                context._close()
 
 
 def _replay(drafter: Drafter, context: DraftContext, ids: list[int], row: ArenaRow) -> None:
@@ -185,6 +294,10 @@ def _replay(drafter: Drafter, context: DraftContext, ids: list[int], row: ArenaR
         context.token_ids = np.asarray(ids[:position], np.int32)
         proposal = drafter.propose_batch([context])[0]
         token_ids, parents = plain_proposal(proposal)
+        if len(token_ids) > context.num_speculative_tokens:
+            raise DraftError(
+                f"{row.drafter!r} proposed {len(token_ids)} tokens where at most {context.num_speculative_tokens} may be proposed"
+            )
         accepted = 0
         if token_ids:
             tree = TokenTree(token_ids, parents)
@@ -200,10 +313,7 @@ def _replay(drafter: Drafter, context: DraftContext, ids: list[int], row: ArenaR
                 node = children[0]
                 accepted += 1
             limit = len(ids) - position - 1  # an engine cuts deeper nodes
-            depth = min(max(depths), limit)
-            for i in range(min(depth, accepted + 1, _MAX_LENGTH)):
-                row.tried[i] += 1
-                row.accepted[i] += i < accepted
+            row.count(min(max(depths), limit), accepted)
             row.num_drafts += 1
             row.num_draft_tokens += sum(one <= limit for one in depths)
             row.num_accepted_tokens += accepted
@@ -212,7 +322,7 @@ def _replay(drafter: Drafter, context: DraftContext, ids: list[int], row: ArenaR
 
 @dataclasses.dataclass(slots=True)
 class ForecastRow:
-    """The prediction for one configuration: the best draft length, and its tokens per second over plain decoding."""
+    """The prediction for one configuration: the best draft length, and tokens per second over plain decoding, at the given length or else at the best."""
 
     name: str
     acceptance: list[float]
@@ -252,21 +362,29 @@ def speculation_forecast(
 
     The expected gain at length K: (1 + a1 + a1 a2 + ... ) tokens for a step of 1 + K rows, over one token for one row
     (Leviathan et al., 2023, with the machine's own cost curve instead of a constant). Drafting itself counts as free.
+
+    Drafters are those of `drafter_arena`, which runs with this `llm` those that read its rows. With a number of num_speculative_tokens,
+    `speed_up` is that at this length, and lengths up to it are predicted; with "auto" it is that at the best of 0 to 16.
     """
     outputs = llm.generate(list(prompts), sampling_params, speculative_config=None, use_tqdm=False)
     curve = llm.cost_curve()
-    sizes = sorted(curve)
-    seconds = [float(np.interp(1 + length, sizes, [curve[size] for size in sizes])) for length in range(_MAX_LENGTH + 1)]
     forecast = SpeculationForecast()
     forecast.cost_curve = curve
-    for arena in drafter_arena(outputs, configs):
-        acceptance = [accepted / tried if tried else 0.0 for accepted, tried in zip(arena.accepted, arena.tried, strict=True)]
-        steps = arena.num_tokens - arena.num_accepted_tokens
-        proposing = arena.num_drafts / steps if steps else 0.0  # steps in which it has something to say
-        ratios = []
-        for length in range(_MAX_LENGTH + 1):
-            gain = float(np.cumprod(acceptance[:length]).sum())
-            ratios.append((1 + proposing * gain) * seconds[0] / (proposing * seconds[length] + (1 - proposing) * seconds[0]))
-        best = int(np.argmax(ratios))
-        forecast.append(ForecastRow(arena.drafter, acceptance, best, ratios[best], ratios))
+    for arena, config in zip(drafter_arena(outputs, configs, llm=llm), configs.values(), strict=True):
+        forecast.append(_forecast(arena, curve, _checked(arena.drafter, config)))
     return forecast
+
+
+def _forecast(arena: ArenaRow, curve: Mapping[int, float], config: SpeculativeConfig) -> ForecastRow:
+    length, sizes = _length(config), sorted(curve)
+    seconds = [float(np.interp(1 + rows, sizes, [curve[size] for size in sizes])) for rows in range(length + 1)]
+    acceptance = [accepted / tried if tried else 0.0 for accepted, tried in zip(arena.accepted, arena.tried, strict=True)][:length]
+    steps = arena.num_tokens - arena.num_accepted_tokens
+    proposing = arena.num_drafts / steps if steps else 0.0  # steps in which it has something to say
+    ratios = []
+    for rows in range(length + 1):
+        gain = float(np.cumprod(acceptance[:rows]).sum())
+        ratios.append((1 + proposing * gain) * seconds[0] / (proposing * seconds[rows] + (1 - proposing) * seconds[0]))
+    best = int(np.argmax(ratios))
+    given = isinstance(config.num_speculative_tokens, int)
+    return ForecastRow(arena.drafter, acceptance, best, ratios[length if given else best], ratios)
