@@ -12,6 +12,8 @@ import pytest
 from llmi import LLM
 from llmi.training.frames import ALONE, AROUND, SHARES
 from llmi.training.overlap import Overlap
+from llmi.training.plan import Clock, TextProgress
+from llmi.training.text import GivenPrompts, OwnTurns
 from llmi.training.turns import KINDS, Turn, turn, turns
 
 ROOT = Path(__file__).parent.parent
@@ -69,3 +71,52 @@ def test_a_turn_depends_on_seed_and_number_alone() -> None:
     assert Counter(KINDS) == SHARES
     assert len({made.text for made in turns(0, 0, 1000)}) > 800
     assert turns(0, 0, 100).count(Turn("begun", "")) == SHARES["begun"]
+
+
+# --- the bar
+
+
+class Bar:
+    """Notes its moves."""
+
+    def __init__(self) -> None:
+        self.moves: list[float] = []
+
+    def update(self, count: float) -> None:
+        self.moves.append(count)
+
+
+def test_the_bar_moves_with_each_answer(tiny: LLM) -> None:
+    """Of one group, written at once, and up to its end."""
+    for writer in (GivenPrompts(tiny, [[i % 250 + 1, 2, 3] for i in range(30)], 0), OwnTurns(tiny, 0)):
+        bar = Bar()
+        shown = TextProgress(bar, Clock.of(1), 16, 0)
+        parts: list[float] = []
+
+        def note(share: float, parts: list[float] = parts, shown: TextProgress = shown) -> None:
+            parts.append(share)
+            shown.moved(share)
+
+        writer.moved = note
+        writer(0, 16)
+        assert len([part for part in parts if part]) > 1 and 0 < sum(parts) <= 16 + 1e-9
+        shown.end()
+        assert len(bar.moves) > 1 and sum(bar.moves) == 100 and min(bar.moves) > 0
+
+
+def test_the_bar_moves_with_the_clock_until_the_turns_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("llmi.training.plan.time.monotonic", lambda: now)
+    clock, bar = Clock(now + 300), Bar()
+    shown = TextProgress(bar, clock, None, 0)
+    now = 125.0
+    shown.moved(10)
+    assert sum(bar.moves) == 25, "a third of the time is for the text"
+    shown.expect(40)
+    shown.moved(5)
+    assert sum(bar.moves) == 37
+    shown.expect(100)  # fewer turns are written than was thought: the bar waits, and never goes back
+    shown.moved(5)
+    assert sum(bar.moves) == 37 and min(bar.moves) > 0
+    shown.end()
+    assert sum(bar.moves) == 100

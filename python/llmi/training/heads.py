@@ -20,7 +20,7 @@ from llmi.training.acceptance import table
 from llmi.training.data import hidden_rows
 from llmi.training.fit import Fit
 from llmi.training.heads_file import write_text
-from llmi.training.plan import GROUP, Clock, steps_in, turns_for, write_turns
+from llmi.training.plan import GROUP, Clock, TextProgress, steps_in, turns_for, write_turns
 from llmi.training.report import HeadsReport
 from llmi.training.text import MAX_ANSWER, MAX_SEQUENCE, GivenPrompts, OwnTurns, Text, Writer
 
@@ -171,16 +171,19 @@ class _Settings:
             write_text(self.folder / "turns.json", json.dumps(count))
 
         with progress(100, "text", "%") as bar:
+            shown = TextProgress(bar, self.clock, None if self.steps is None else turns_for(self.steps), written)
+            self.writer.moved = shown.moved
             if self.steps is None:
-                text, written = self._write_while_it_pays(text, written, keep)
+                text, written = self._write_while_it_pays(text, written, keep, shown)
                 assert self.steps is not None
                 self._keep_plan()
             wanted = turns_for(self.steps)
+            shown.expect(wanted)
             text = write_turns(self.writer, text, written, wanted, keep)
-            bar.update(100)
+            shown.end()
         return text.of_turns(wanted)
 
-    def _write_while_it_pays(self, text: Text, written: int, keep: Callable[[Text, int], None]) -> tuple[Text, int]:
+    def _write_while_it_pays(self, text: Text, written: int, keep: Callable[[Text, int], None], shown: TextProgress) -> tuple[Text, int]:
         """Group after group, until the time that is left would not be enough to read more."""
         step_s: tuple[float, ...] | None = None
         while True:
@@ -191,6 +194,7 @@ class _Settings:
             if step_s is None:
                 step_s, row_s = self._measure(text)
             steps = steps_in(self.clock.left_s(), step_s, row_s)
+            shown.expect(turns_for(steps))
             if turns_for(steps) <= written or self.clock.left_s() < group_s:
                 step_s, row_s = self._measure(text)
                 fit = steps_in(self.clock.left_s(), step_s, row_s)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from llmi.base.progress import Bar
 from llmi.training.eagle import UNROLL
 from llmi.training.text import Text, Writer
 
@@ -65,3 +66,45 @@ def write_turns(writer: Writer, text: Text, first: int, count: int, keep: Callab
         text = text + writer(start, end)
         keep(text, end)
     return text
+
+
+#: Share of a training of given minutes in which text is written, before anything was measured.
+_TEXT_SHARE = 1 / 3
+
+
+class TextProgress:
+    """Moves a bar of 100 with the turns that are written.
+
+    wanted : turns; None: not known so far, then the bar moves with the clock.
+    """
+
+    def __init__(self, bar: Bar, clock: Clock, wanted: int | None, written: int) -> None:
+        self._bar = bar
+        self._clock = clock
+        self._text_s = _TEXT_SHARE * clock.left_s()
+        self._begun_s = time.monotonic()
+        self._wanted = wanted
+        self._num_turns = float(written)
+        self._shown = 0
+
+    def moved(self, num_turns: float) -> None:
+        """`num_turns` more turns are written."""
+        self._num_turns += num_turns
+        if self._wanted is None:
+            self._show((time.monotonic() - self._begun_s) / self._text_s)
+        else:
+            self._show(self._num_turns / self._wanted)
+
+    def expect(self, wanted: int) -> None:
+        """`wanted` turns will be written."""
+        self._wanted = wanted
+
+    def end(self) -> None:
+        """All of them are written."""
+        self._show(1.0)
+
+    def _show(self, share: float) -> None:
+        position = int(100 * min(share, 1.0))
+        if position > self._shown:
+            self._bar.update(position - self._shown)
+            self._shown = position

@@ -6,12 +6,14 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from llmi.outputs.results import Outputs
 from llmi.params.sampling import SamplingParams
+from llmi.requests.prepare import CallOptions
 from llmi.session import Session
 from llmi.training.turns import Turn, turn
 
@@ -115,8 +117,15 @@ class Text:
         return cls(data["token_ids"], data["offsets"], data["prompt_lens"], data["turns_of"], data["warm"])
 
 
-#: (first, end) to the sequences of these turns.
-Writer = Callable[[int, int], Text]
+Moved = Callable[[float], object]
+
+
+class Writer(Protocol):
+    """(first, end) to the sequences of these turns. `moved` hears how many more turns are written, in parts of them."""
+
+    moved: Moved
+
+    def __call__(self, first: int, end: int) -> Text: ...
 
 
 def _is_warm(number: int) -> bool:
@@ -125,16 +134,28 @@ def _is_warm(number: int) -> bool:
 
 
 def _answers(
-    llm: Session, numbers: Sequence[int], prompts: Sequence[Sequence[int]], seed: int, is_warm: Callable[[int], bool] = _is_warm
+    llm: Session,
+    numbers: Sequence[int],
+    prompts: Sequence[Sequence[int]],
+    seed: int,
+    is_warm: Callable[[int], bool] = _is_warm,
+    moved: Moved = lambda count: None,
 ) -> list[list[int]]:
+    """The answer to each prompt. moved: hears how many more answers there are."""
     if not prompts:
         return []
     params = [
         SamplingParams(temperature=float(is_warm(number)), seed=(seed << 32) + number, max_tokens=MAX_ANSWER, detokenize=False)
         for number in numbers
     ]
-    outputs = llm.generate([list(ids) for ids in prompts], params, speculative_config=None, use_tqdm=False)
-    return [list(output.token_ids) for output in outputs]
+    return [list(output.token_ids) for output in _generated(llm, [list(ids) for ids in prompts], params, moved)]
+
+
+def _generated(llm: Session, prompts: list[list[int]], params: list[SamplingParams], moved: Moved) -> Outputs:
+    call = llm._call(prompts, params, {}, CallOptions(speculative_config=None))
+    llm._run_to_end(call, False, moved)
+    call.raise_errors()
+    return call.outputs()
 
 
 class OwnTurns:
@@ -142,6 +163,7 @@ class OwnTurns:
 
     def __init__(self, llm: Session, seed: int) -> None:
         self.llm, self.seed = llm, seed
+        self.moved: Moved = lambda count: None
 
     def _prompt(self, user: str) -> list[int]:
         tokenizer = self.llm.tokenizer
@@ -151,7 +173,7 @@ class OwnTurns:
         assert isinstance(ids, list)
         return ids
 
-    def _begun(self, numbers: list[int]) -> dict[int, str]:
+    def _begun(self, numbers: list[int], moved: Moved) -> dict[int, str]:
         """User turns that the model writes itself, where they have a usual length."""
         tokenizer = self.llm.tokenizer
         if not tokenizer.chat_template or not numbers:
@@ -161,7 +183,7 @@ class OwnTurns:
         assert isinstance(rendered, str)
         before = list(tokenizer.encode(rendered.split(mark)[0], parse_special=True))
         params = [SamplingParams(temperature=1.0, top_p=0.98, seed=(self.seed << 32) + number, max_tokens=_MAX_TURN) for number in numbers]
-        outputs = self.llm.generate([before] * len(numbers), params, speculative_config=None, use_tqdm=False)
+        outputs = _generated(self.llm, [before] * len(numbers), params, moved)
         shortest, longest = _TURN_CHARACTERS
         texts = {number: output.text.strip() for number, output in zip(numbers, outputs, strict=True)}
         return {number: text for number, text in texts.items() if shortest < len(text) < longest}
@@ -169,14 +191,19 @@ class OwnTurns:
     def __call__(self, first: int, end: int) -> Text:
         turns: dict[int, Turn] = {number: turn(self.seed, number) for number in range(first, end)}
         users = {number: made.text for number, made in turns.items() if made.text}
-        users |= self._begun([number for number, made in turns.items() if not made.text])
+        num_texts = len(turns) + sum(not made.text for made in turns.values()) + sum(bool(made.around) for made in turns.values())
+
+        def moved(count: float) -> None:
+            self.moved(count * len(turns) / num_texts)
+
+        users |= self._begun([number for number, made in turns.items() if not made.text], moved)
         numbers = sorted(users)
         prompts = [self._prompt(users[number]) for number in numbers]
-        answers = _answers(self.llm, numbers, prompts, self.seed)
+        answers = _answers(self.llm, numbers, prompts, self.seed, moved=moved)
         written = [(number, ids, answer, _is_warm(number)) for number, ids, answer in zip(numbers, prompts, answers, strict=True)]
         around = [(number, answer) for number, _, answer, _ in written if turns[number].around]
         texts = [self._prompt(turns[number].around.replace("{x}", self.llm._decode(answer).strip())) for number, answer in around]
-        again = _answers(self.llm, [number for number, _ in around], texts, self.seed + 1)
+        again = _answers(self.llm, [number for number, _ in around], texts, self.seed + 1, moved=moved)
         written += [(number, ids, answer, _is_warm(number)) for (number, _), ids, answer in zip(around, texts, again, strict=True)]
         return Text.of(sorted(written, key=lambda entry: entry[0]))
 
@@ -186,6 +213,7 @@ class GivenPrompts:
 
     def __init__(self, llm: Session, prompts: list[list[int]], seed: int) -> None:
         self.llm, self.prompts, self.seed = llm, prompts, seed
+        self.moved: Moved = lambda count: None
 
     def _is_warm(self, number: int) -> bool:
         """A prompt is answered greedily once."""
@@ -195,6 +223,6 @@ class GivenPrompts:
     def __call__(self, first: int, end: int) -> Text:
         numbers = list(range(first, end))
         prompts = [self.prompts[number % len(self.prompts)] for number in numbers]
-        answers = _answers(self.llm, numbers, prompts, self.seed, self._is_warm)
+        answers = _answers(self.llm, numbers, prompts, self.seed, self._is_warm, self.moved)
         entries = zip(numbers, prompts, answers, strict=True)
         return Text.of([(number, ids, answer, self._is_warm(number)) for number, ids, answer in entries])
