@@ -9,26 +9,39 @@ from typing import Any
 
 import pytest
 
-from llmi import LLM, SamplingParams, SpeculativeConfig
+from llmi import LLM, CorpusDrafter, SamplingParams, SpeculativeConfig
 
 GALLERY = Path(__file__).parent.parent / "docs" / "gallery.md"
+#: Shorter runs of some programs: (number, what stands there, what is run).
+SHORTER = (
+    (5, "seed=1), reward", "seed=1, max_tokens=48), reward"),
+    (17, "range(32)", "range(3)"),
+    (17, "max_tokens=128", "max_tokens=24"),
+    (21, "llm.run(power, prompts,", "llm.run(power, prompts, block=6, blocks=2, steps=2,"),
+    (6, "max_tokens=256", "max_tokens=40"),
+    (15, "max_tokens=500", "max_tokens=60"),
+)
 
 
-def programs() -> tuple[str, dict[int, str]]:
-    """(the common beginning, programs by number)."""
+def programs() -> tuple[str, dict[tuple[int, int], str]]:
+    """(the common beginning, blocks by the number of their program and their place in it)."""
     text = GALLERY.read_text(encoding="utf-8")
     setup = re.search(r"```python setup\n(.*?)```", text, re.DOTALL)
     assert setup is not None
-    found = re.findall(r"^## (\d+)\. .*?```python\n(.*?)```", text, re.DOTALL | re.MULTILINE)
-    return setup.group(1), {int(number): code for number, code in found}
+    sections = re.split(r"^## (\d+)\. ", text, flags=re.MULTILINE)[1:]
+    blocks = {
+        (int(number), place): code
+        for number, section in zip(sections[::2], sections[1::2], strict=True)
+        for place, code in enumerate(re.findall(r"```python\n(.*?)```", section, re.DOTALL))
+    }
+    assert text.count("```") == 2 * (1 + len(blocks)), "every block is Python, and is run"
+    return setup.group(1), blocks
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory, smollm_path: Path, text: str) -> Any:
-    """The names that the programs share; files by the names that they use."""
+def world(tmp_path_factory: pytest.TempPathFactory, smollm_path: Path, gemma_path: Path, text: str) -> Any:
+    """The names that the programs share; the models are those that they name, and are here already."""
     directory = tmp_path_factory.mktemp("gallery")
-    for name in ("small.gguf", "big.gguf"):
-        (directory / name).symlink_to(smollm_path)
     (directory / "corpus.txt").write_text(text[:20_000])
     (directory / "wiki.txt").write_text(text[:5_000])
     monkeypatch = pytest.MonkeyPatch()
@@ -37,7 +50,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, smollm_path: Path, text: str
     setup, _ = programs()
     # Pools that fit beside each other on a small machine.
     setup = setup.replace("LLM()", "LLM(kv_cache_memory_bytes=1 << 28)").replace(
-        'LLM("small.gguf")', 'LLM("small.gguf", kv_cache_memory_bytes=1 << 28)'
+        "q4_0", 'q4_0", kv_cache_memory_bytes=1 << 28, dtype="auto'
     )
     exec(compile(setup, "gallery setup", "exec"), namespace)
     yield namespace
@@ -49,30 +62,23 @@ def world(tmp_path_factory: pytest.TempPathFactory, smollm_path: Path, text: str
 
 def test_there_are_24() -> None:
     _, found = programs()
-    assert sorted(found) == list(range(1, 25))
-    for number, code in found.items():
+    assert sorted({number for number, _ in found}) == list(range(1, 25)) and len(found) == 25
+    for (number, _), code in found.items():
         assert len(code.strip().splitlines()) <= (17 if number <= 20 else 15), f"program {number} is too long"
+    assert all(old in found[number, 0] for number, old, _ in SHORTER)
 
 
-@pytest.mark.parametrize("number", range(1, 25))
-def test_program(number: int, world: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    code = programs()[1][number]
-    if number == 5:
-        code = code.replace("seed=1), reward", "seed=1, max_tokens=48), reward")
-    if number == 17:
-        code = code.replace("range(32)", "range(3)").replace("max_tokens=128", "max_tokens=24")
-    if number == 21:
-        code = code.replace("llm.run(power, prompts,", "llm.run(power, prompts, block=6, blocks=2, steps=2,")
-    if number == 6:
-        code = code.replace("max_tokens=256", "max_tokens=40")
-    if number == 15:
-        code = code.replace("max_tokens=500", "max_tokens=60")
+@pytest.mark.parametrize(("number", "place"), programs()[1])
+def test_program(number: int, place: int, world: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    code = programs()[1][number, place]
+    for wanted, old, new in SHORTER:
+        code = code.replace(old, new) if number == wanted else code
     world.pop("outs", None)
     world.pop("texts", None)
     if number in (10, 19) and "Bigram" not in world:  # another process may have run the program that defines it
-        exec(compile(programs()[1][7], "program 7", "exec"), world)
+        exec(compile(programs()[1][7, 0], "program 7", "exec"), world)
     exec(compile(code, f"program {number}", "exec"), world)
-    CHECKS.get(number, lambda world, out: None)(world, capsys.readouterr().out)
+    CHECKS.get((number, place), lambda world, out: None)(world, capsys.readouterr().out)
 
 
 def mcts_runs(world: dict[str, Any], out: str) -> None:
@@ -148,9 +154,23 @@ def without_phrases(world: dict[str, Any], out: str) -> None:
     assert not any(" the" in text or "a" in text for text in world["texts"])
 
 
-CHECKS: dict[int, Any] = {
-    1: texts, 2: texts, 3: texts, 5: texts, 21: likelier_than_drawn, 22: in_budget, 23: without_phrases, 24: texts, 4: mcts_runs, 7: same_as_plain, 8: same_as_plain, 13: dates, 19: lossless, 20: adapter,
-    9: lambda world, out: drafted(world, world["TreeDrafter"](world["small"]), "rejection"),
-    10: lambda world, out: drafted(world, world["Bigram"](), world["Lenient"]()),
-    18: lambda world, out: (out.strip() and world["trace"].to_pandas().drafted.sum() >= 0) or pytest.fail("no trace"),
+def corpus_of_its_own(world: dict[str, Any], out: str) -> None:
+    """The drafter is made of the answers, its file is read again, and it drafts."""
+    again = CorpusDrafter.load("answers.safetensors")
+    [output] = world["llm"].generate(world["prompts"][:1], temperature=0, max_tokens=24, speculative_config=SpeculativeConfig(again, 8))
+    assert output.token_ids == world["llm"].generate(world["prompts"][:1], temperature=0, max_tokens=24)[0].token_ids
+    assert len(world["outs"]) == 2 and output.outputs[0].spec_decode_metrics.num_drafts > 0
+
+
+def two_models(world: dict[str, Any], out: str) -> None:
+    assert out.strip() and world["smollm"].model_info.architecture != world["gemma"].model_info.architecture
+
+
+CHECKS: dict[tuple[int, int], Any] = {
+    **dict.fromkeys([(number, 0) for number in (1, 2, 3, 5, 24)], texts),
+    (21, 0): likelier_than_drawn, (22, 0): in_budget, (23, 0): without_phrases, (4, 0): mcts_runs, (7, 0): same_as_plain, (8, 0): same_as_plain,
+    (8, 1): corpus_of_its_own, (13, 0): dates, (16, 0): two_models, (19, 0): lossless, (20, 0): adapter,
+    (9, 0): lambda world, out: drafted(world, world["TreeDrafter"](world["small"]), "rejection"),
+    (10, 0): lambda world, out: drafted(world, world["Bigram"](), world["Lenient"]()),
+    (18, 0): lambda world, out: (out.strip() and world["trace"].to_pandas().drafted.sum() >= 0) or pytest.fail("no trace"),
 }  # fmt: skip
