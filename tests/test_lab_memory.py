@@ -177,3 +177,18 @@ def test_what_one_draw_cannot_honour_is_refused(tiny: LLM, name: str, value: Any
     assert error.value.parameter == name
     assert np.array_equal(sequence.probs(params), sequence.probs(SamplingParams()))
     sequence.sample(SamplingParams(max_tokens=1, stop_token_ids=[5], min_tokens=1, detokenize=False))
+
+
+def test_a_look_at_the_law_draws_nothing(tiny: LLM) -> None:
+    """A custom sampler is not called, and has no part in the law; at temperature 0 the law is a point of its own."""
+    calls = []
+
+    def sampler(context: TokenContext, law: Any) -> int:
+        calls.append(len(context.token_ids))
+        return 7
+
+    for temperature in (0.0, 1.0):
+        sequence, params = tiny.sequence(PROMPT), SamplingParams(temperature=temperature)
+        assert np.array_equal(sequence.probs(params.replace(sampler=sampler)), sequence.probs(params))
+        assert calls == [] and sequence.sample(params.replace(sampler=sampler)) == 7
+        calls.clear()

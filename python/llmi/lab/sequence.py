@@ -252,6 +252,7 @@ class TokenSequence(StaysHere, HeldPrompt):
             None: this sequence's own.
         """
         params = self._resolved(sampling_params)
+        params.sampler = None  # it draws, and has no part in the law
         return probabilities(self._drawn(params, self._row(logits)), params)
 
     def sample(self, sampling_params: SamplingParams | None = None, *, logits: F32 | None = None) -> int:
