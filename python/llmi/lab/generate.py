@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llmi.base.kinds import entries_of
 from llmi.base.travel import Alike
@@ -66,9 +66,9 @@ class Batched:
         seeded = [self._seeded(entry, index) for index, entry in enumerate(each, 1)]
         self.call = llm._call(PromptList(self.step.prompts), seeded, params if not single else {}, options)
 
-    def _seeded(self, params: Any, index: int) -> Any:  # Any: what is no parameters is refused later
+    def _seeded(self, params: object, index: int) -> object:
         if not isinstance(params, SamplingParams | BeamSearchParams) or params.seed is not None:
-            return params
+            return params  # what is no parameters is refused later
         return dataclasses.replace(params, seed=derive_seed(self.seed, self.first + index))
 
     def take(self, outputs: Outputs) -> None:

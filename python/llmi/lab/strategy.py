@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 
 from llmi.base.kinds import callable_object, show
 from llmi.base.progress import progress
@@ -58,7 +58,7 @@ def run(llm: Session, tasks: list[Task[R]], on_error: str, use_tqdm: bool | None
     errors = {index: task.error for index, task in enumerate(tasks) if task.error is not None}
     if errors and on_error == "raise":
         raise errors[0] if len(tasks) == 1 else StrategyErrors(errors, [task.result for task in tasks])
-    return [task.result if task.error is None else task.error for task in tasks]
+    return [cast("R", task.result) if task.error is None else task.error for task in tasks]
 
 
 def _run_to_end(llm: Session, tasks: list[Task[R]], use_tqdm: bool | None) -> None:
@@ -97,7 +97,7 @@ class Task(Generic[R]):
         self.num_generated = 0
         self.sequences: list[TokenSequence] = []
         self.done = self.has_result = False
-        self.result: Any = None  # Any: an R, once has_result
+        self.result: R | None = None  # an R, once has_result
         self.error: Exception | None = None
         self.step: Yielded | None = None
         self.answer: dict[TokenSequence, F32] | Outputs | None = None
