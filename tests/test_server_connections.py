@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 import uvicorn
 
+from held_clock import AheadLoop
 from llmi.server.connections import protocol_of
 from llmi.server.guard import Door, Guard, Origins
 from llmi.server.limits import Limits
+from waiting import HANG_S, wait_until
 
-LIMITS = Limits(header_s=0.4, header_bytes=4000, stuck_s=0.4, num_connections=6, body_s=0.4, body_bytes=5000, idle_s=10_000)
+LIMITS = Limits(header_s=1000, header_bytes=4000, stuck_s=1000, num_connections=6, body_s=1000, body_bytes=5000, idle_s=100_000)
 GET = b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n"
 ENDED: list[str] = []
 
@@ -52,38 +54,70 @@ def bases() -> list[Any]:
     return [H11Protocol, HttpToolsProtocol]
 
 
+class Served:
+    """A server in a thread, whose clock the tests set ahead."""
+
+    def __init__(self, base: Any) -> None:
+        self.door = Door(LIMITS, Origins())
+        config = uvicorn.Config(
+            Guard(app, self.door),
+            http=protocol_of(LIMITS, base),
+            ws="none",
+            lifespan="off",
+            log_level="critical",
+            port=0,
+        )
+        self.server, self.loop = uvicorn.Server(config), AheadLoop()
+        self._sock = socket.socket()
+        for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            self._sock.setsockopt(socket.SOL_SOCKET, buffer, 1 << 16)  # connections have it, too
+        self._sock.bind(("127.0.0.1", 0))
+        self.port: int = self._sock.getsockname()[1]
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        wait_until(lambda: self.server.started, "the server's start")
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+            runner.run(self.server.serve(sockets=[self._sock]))
+
+    def connections(self) -> list[Any]:
+        return list(self.server.server_state.connections)
+
+    def wait_for_header(self) -> None:
+        """Until the server waits for one."""
+        wait_until(lambda: any(each._header_timer is not None for each in self.connections()), "the wait for a header")
+
+    def end(self) -> None:
+        self.server.should_exit = True
+        self._thread.join()
+
+
 @pytest.fixture(scope="module", params=bases(), ids=["h11", "httptools"])
-def server(request: pytest.FixtureRequest) -> Iterator[uvicorn.Server]:
-    config = uvicorn.Config(
-        Guard(app, Door(LIMITS, Origins())),
-        http=protocol_of(LIMITS, request.param),
-        ws="none",
-        lifespan="off",
-        log_level="critical",
-        port=0,
-    )
-    server = uvicorn.Server(config)
-    sock = socket.socket()
-    sock.bind(("127.0.0.1", 0))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield server
-    server.should_exit = True
-    thread.join()
+def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+    served = Served(request.param)
+    yield served
+    served.end()
 
 
 @pytest.fixture
-def port(server: uvicorn.Server) -> int:
-    number: int = server.servers[0].sockets[0].getsockname()[1]
-    return number
+def port(served: Served) -> int:
+    wait_until(lambda: not served.connections() and not served.door.num_active, "the end of earlier connections")
+    return served.port
 
 
 @contextmanager
 def connected(port: int) -> Iterator[socket.socket]:
-    with closing(socket.create_connection(("127.0.0.1", port), timeout=10)) as sock:
+    with closing(socket.create_connection(("127.0.0.1", port), timeout=HANG_S)) as sock:
         yield sock
+
+
+def asked(sock: socket.socket) -> None:
+    """Asks, and reads the whole answer."""
+    sock.sendall(GET)
+    answer = b""
+    while not answer.endswith(b"0\r\n\r\n"):
+        answer += sock.recv(1000)
 
 
 def read_all(sock: socket.socket) -> bytes:
@@ -97,33 +131,35 @@ def read_all(sock: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("part", [b"", GET[:10], GET[:-2]], ids=["nothing", "half a line", "half a header"])
-def test_31_a_header_that_does_not_come(port: int, part: bytes) -> None:
+def test_31_a_header_that_does_not_come(served: Served, port: int, part: bytes) -> None:
     with connected(port) as sock:
         sock.sendall(part)
-        begun = time.monotonic()
+        served.wait_for_header()
+        served.loop.pass_time(900)
+        assert served.connections(), "its time has not passed"
+        served.loop.pass_time(101)
         answer = read_all(sock)
-    assert answer.startswith(b"HTTP/1.1 408 ") and b'"code": null' in answer and 0.2 < time.monotonic() - begun < 8
+    assert answer.startswith(b"HTTP/1.1 408 ") and b'"code": null' in answer
 
 
-def test_31_one_byte_at_a_time(port: int) -> None:
+def test_31_one_byte_at_a_time(served: Served, port: int) -> None:
+    """A byte is no more time."""
     with connected(port) as sock:
-        answer = b""
-        try:
-            for byte in (b"GET /" + b"x" * 500)[:200]:
-                sock.sendall(bytes([byte]))
-                time.sleep(0.02)
-        except OSError:
-            pass
+        for count, byte in enumerate(b"GET /", 1):
+            sock.sendall(bytes([byte]))
+            wait_until(lambda count=count: [each._num_header_bytes for each in served.connections()] == [count])  # type: ignore[misc]
+            served.loop.pass_time(190)
+        served.loop.pass_time(60)
         answer = read_all(sock)
-    assert answer.startswith(b"HTTP/1.1 408 ") or answer == b""
+    assert answer.startswith(b"HTTP/1.1 408 ")
 
 
-def test_31_half_of_a_second_header(port: int) -> None:
+def test_31_half_of_a_second_header(served: Served, port: int) -> None:
     with connected(port) as sock:
-        sock.sendall(GET)
-        while not (answer := sock.recv(1000)).endswith(b"0\r\n\r\n"):
-            pass
+        asked(sock)
         sock.sendall(GET[:12])
+        served.wait_for_header()
+        served.loop.pass_time(1001)
         answer = read_all(sock)
     assert answer.startswith(b"HTTP/1.1 408 ")
 
@@ -147,19 +183,22 @@ def test_31_headers_that_are_too_large(port: int, ends: bytes) -> None:
 def test_31_headers_without_end_while_a_request_runs(port: int, begin: bytes) -> None:
     """They are not taken in: after the limit the connection is cut, or nothing more is read."""
     with connected(port) as sock:
+        for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            sock.setsockopt(socket.SOL_SOCKET, buffer, 1 << 16)
         sock.settimeout(0.3)
         sent = 0
         with pytest.raises(OSError):
             sock.sendall(begin)
-            time.sleep(0.05)
             while sent < 64 << 20:
                 sent += sock.send(b"x-more: " + b"y" * 1000 + b"\r\n")
-    assert sent < 16 << 20, "no more than the system's buffers"
+    assert sent < 16 << 20, "no more than one read for each part of an answer that fits into the buffers"
 
 
-def test_31_a_body_that_does_not_come(port: int) -> None:
+def test_31_a_body_that_does_not_come(served: Served, port: int) -> None:
     with connected(port) as sock:
         sock.sendall(b"POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nabc")
+        wait_until(lambda: served.door.bodies, "the wait for a body")
+        served.loop.pass_time(1001)
         assert read_all(sock).startswith(b"HTTP/1.1 408 ")
 
 
@@ -173,47 +212,40 @@ def test_requests_in_a_pipeline_are_answered_in_order(port: int) -> None:
     "head",
     [b"Content-Length: 3\r\nContent-Length: 4\r\n", b"Content-Length: -1\r\n", b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n"],
 )
-def test_lengths_that_contradict_are_refused(port: int, head: bytes) -> None:
+def test_lengths_that_contradict_are_refused(served: Served, port: int, head: bytes) -> None:
+    """At once, or as a body that does not come."""
     with connected(port) as sock:
         sock.sendall(b"POST /x HTTP/1.1\r\nHost: localhost\r\n" + head + b"\r\nabc")
+        wait_until(lambda: served.door.bodies or select.select([sock], [], [], 0)[0])
+        served.loop.pass_time(1001)
         assert read_all(sock)[:12] in (b"HTTP/1.1 400", b"HTTP/1.1 408")
 
 
-def test_16_one_connection_too_many_is_told(port: int) -> None:
-    open_ones = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(6)]
+def test_16_one_connection_too_many_is_told(served: Served, port: int) -> None:
+    open_ones = [socket.create_connection(("127.0.0.1", port), timeout=HANG_S) for _ in range(6)]
     try:
-        time.sleep(0.1)
+        wait_until(lambda: len(served.connections()) == 6)
         with connected(port) as sock:
             answer = read_all(sock)
         assert answer.startswith(b"HTTP/1.1 503 ") and b"retry-after" in answer
     finally:
         for sock in open_ones:
             sock.close()
-    time.sleep(0.1)
+    wait_until(lambda: not served.connections())
     with connected(port) as sock:
         sock.sendall(GET)
         assert sock.recv(100).startswith(b"HTTP/1.1 200 ")
 
 
-def asked(sock: socket.socket) -> None:
-    """Asks, and reads the whole answer."""
-    sock.sendall(GET)
-    while not sock.recv(1000).endswith(b"0\r\n\r\n"):
-        pass
-
-
-def test_an_idle_connection_is_kept_as_long_as_the_limits_say(server: uvicorn.Server, port: int) -> None:
+def test_an_idle_connection_is_kept_as_long_as_the_limits_say(served: Served, port: int) -> None:
     with connected(port) as sock:
         asked(sock)
-        deadline = time.monotonic() + 100
-        while time.monotonic() < deadline:
-            timers = [each.timeout_keep_alive_task for each in server.server_state.connections]
-            if len(timers) == 1 and timers[0] is not None:
-                break
-            time.sleep(0.01)
-        [timer] = timers
-        assert timer.when() - time.monotonic() > 5_000  # of 10,000
+        wait_until(lambda: [each.timeout_keep_alive_task is not None for each in served.connections()] == [True])
+        served.loop.pass_time(99_000)
         asked(sock)
+        wait_until(lambda: [each.timeout_keep_alive_task is not None for each in served.connections()] == [True])
+        served.loop.pass_time(100_001)
+        assert sock.recv(100) == b""
     assert Limits().idle_s > 90, "longer than nginx, AWS and Go's clients keep one"
 
 
@@ -229,14 +261,16 @@ def test_the_longest_idle_connection_makes_room(port: int) -> None:
         asked(second)
 
 
-def test_5_a_client_that_does_not_read_is_cut_off(port: int) -> None:
+def test_5_a_client_that_does_not_read_is_cut_off(served: Served, port: int) -> None:
     ENDED.clear()
     with connected(port) as stuck, connected(port) as reading:
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         stuck.sendall(GET.replace(b"/x", b"/long"))
         reading.sendall(GET)
         assert reading.recv(100).startswith(b"HTTP/1.1 200 "), "others are served"
-        deadline = time.monotonic() + 15
-        while "/long" not in ENDED and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert "/long" in ENDED
+        for _ in range(100):  # what the system's buffers took since the last look was progress
+            wait_until(lambda: "/long" in ENDED or any(each._stuck_timer is not None for each in served.connections()), "a full buffer")
+            served.loop.pass_time(1001)
+            if "/long" in ENDED:
+                break
+        wait_until(lambda: "/long" in ENDED, "the end of the connection")
