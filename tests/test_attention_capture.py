@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bits import assert_same_bits
 from llmi import LLM, Capture, TokenTree
 
 TOKENS = np.random.default_rng(0).integers(1, 257, size=70).tolist()
@@ -56,9 +57,10 @@ def test_every_way_gives_the_same_weights(llm: LLM) -> None:
     for i in range(60, 70):
         stepped.extend([TOKENS[i]])
         for layer in layers:
-            assert np.array_equal(stepped.attention[layer][0], expected[layer][i - 1][:, : i + 1])
+            assert_same_bits(stepped.attention[layer][0], expected[layer][i - 1][:, : i + 1])
     for layer in layers:
-        assert last.attention[layer].shape[0] == 1 and np.array_equal(last.attention[layer][0], expected[layer][-1])
+        assert last.attention[layer].shape[0] == 1
+        assert_same_bits(last.attention[layer][0], expected[layer][-1])
         assert np.allclose(expected[layer].sum(-1), 1, atol=1e-5)
         assert not expected[layer].flags.writeable
     assert last.fork().attention[layers[0]].shape == last.attention[layers[0]].shape
@@ -72,9 +74,9 @@ def test_what_a_committed_path_leaves(llm: LLM) -> None:
     sequence.commit([0, 2, 3])
     chain = llm.sequence(TOKENS[:40], capture=capture)
     chain.extend([TOKENS[40], TOKENS[42], TOKENS[43]])
-    assert np.array_equal(sequence.logits, chain.logits)
+    assert_same_bits(sequence.logits, chain.logits)
     for name in ("attention", "hidden_states", "layer_logits"):
         ours, theirs = getattr(sequence, name), getattr(chain, name)
         assert sorted(ours) == sorted(theirs)
         for layer, values in theirs.items():
-            assert np.array_equal(ours[layer], values), (name, layer)
+            assert_same_bits(ours[layer], values, (name, layer))

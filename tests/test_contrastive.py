@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import llmi
+from bits import assert_same_bits
 from features import crowded_llm, has_bits_of_its_own, stateful, there
 from llmi import LLM, Capture, InvalidParamsError, Outputs, PromptLookup, SamplingParams, UnsupportedCombinationError, log_softmax
 from llmi.models import by_name
@@ -246,7 +247,7 @@ def test_hooks_see_the_emitted_path_alone(llm: LLM) -> None:
     for i, (tokens, row) in enumerate(rows):
         assert tokens == [*PROMPT, *output.token_ids[: i + 1]]
         with llm.sequence(tokens[:-1]) as sequence:
-            assert np.array_equal(sequence.logits, row)
+            assert_same_bits(sequence.logits, row)
 
 
 def test_ends(llm: LLM) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import llmi
+from bits import assert_same_bits
 from decoders import open_decoder
 from features import expect_short_answers, has_bits_of_its_own
 from llmi import LLM, Capture, DeviceError, SamplingParams, SpeculativeConfig, TokenTree, _core
@@ -61,7 +62,7 @@ def test_partials_that_do_not_fit_go_in_several_launches(tiny_path: Callable[...
         steps = [[(sequence, tokens[40 * i : 300], None) for i, sequence in enumerate(sequences)]]
         steps += [[(sequence, tokens[k : k + 1], None) for sequence in sequences] for k in range(300, 306)]
         logits.append(np.concatenate([decoder.forward(step)[0] for step in steps]))
-    assert logits[0].tobytes() == logits[1].tobytes()
+    assert_same_bits(logits[0], logits[1])
 
 
 @pytest.mark.parametrize("kv_dtype", ["float16", "bfloat16"])
@@ -203,7 +204,7 @@ def test_the_lab_on_the_device(tiny_path: Callable[..., Path], architecture: str
                 for s in (sequence, fork)
             ])  # fmt: skip
     for cpu, cuda in zip(*seen, strict=True):
-        np.testing.assert_array_equal(cpu, cuda)
+        assert_same_bits(cpu, cuda)
 
 
 def test_what_belongs_to_an_engine_runs_where_it_does(tiny_path: Callable[..., Path], tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bits import assert_same_bits
 from features import has_bits_of_its_own
 from llmi import _core
 from spec_float64 import Array, Interpreter, Spec
@@ -67,12 +68,13 @@ def test_each_part(made: Made, name: str) -> None:
     for tap, state in zip(taps, oracle.states(TOKENS), strict=True):
         assert off(tap, state) < TOLERANCE
     assert off(logits, oracle.logits(TOKENS)) < TOLERANCE
-    assert stepwise(decoder, 12).tobytes() == logits[:12].tobytes()
+    assert_same_bits(stepwise(decoder, 12), logits[:12])
     # More rows than the MLP takes at once (kMlpRows), and none at the same place as alone.
     pieces = [(decoder.new_sequence(), TOKENS[first:], None) for first in range(9)]
     many = decoder.forward([(decoder.new_sequence(), TOKENS[3:8], None), *pieces])[0]
-    assert len(many) > 300 and many[5 : 5 + len(TOKENS)].tobytes() == logits.tobytes()
-    assert many[-len(TOKENS[8:]) :].tobytes() == prefill(decoder, TOKENS[8:]).tobytes()
+    assert len(many) > 300
+    assert_same_bits(many[5 : 5 + len(TOKENS)], logits)
+    assert_same_bits(many[-len(TOKENS[8:]) :], prefill(decoder, TOKENS[8:]))
     assert decoder.audit() == ""
 
 
@@ -84,9 +86,9 @@ def test_mixtures(made: Made, table: str, seed: int) -> None:
     count = 12 if table in ("reference", "emulated") else len(TOKENS)
     whole = prefill(decoder, TOKENS[:count])
     assert off(whole, Interpreter(model.spec, model.tensors).logits(TOKENS[:count])) < TOLERANCE
-    assert prefill(decoder_of(model, path, "reference"), TOKENS[:12]).tobytes() == whole[:12].tobytes()
-    assert stepwise(decoder, 5).tobytes() == whole[:5].tobytes()
-    assert stepwise(decoder, 12, 4).tobytes() == whole[:12].tobytes()
+    assert_same_bits(prefill(decoder_of(model, path, "reference"), TOKENS[:12]), whole[:12])
+    assert_same_bits(stepwise(decoder, 5), whole[:5])
+    assert_same_bits(stepwise(decoder, 12, 4), whole[:12])
 
 
 @pytest.mark.parametrize("kind", [("q8_0", "int8"), ("bfloat16", "bfloat16"), ("bfloat16", "float16")], ids="-".join)
@@ -98,11 +100,11 @@ def test_mixtures_in_other_types(made: Made, table: str, seed: int, kind: tuple[
     model, path = made(choices, seed)
     decoder = decoder_of(model, path, table, dtype, kv_dtype)
     whole = prefill(decoder, TOKENS[:20])
-    assert stepwise(decoder, 6, 2).tobytes() == whole[:6].tobytes()
+    assert_same_bits(stepwise(decoder, 6, 2), whole[:6])
     exact = Interpreter(model.spec, model.tensors).logits(TOKENS[:20])
     assert 1e-5 < off(whole, exact) < 0.2
     if not has_bits_of_its_own(table, kv_dtype):
-        assert prefill(decoder_of(model, path, "reference", dtype, kv_dtype), TOKENS[:20]).tobytes() == whole.tobytes()
+        assert_same_bits(prefill(decoder_of(model, path, "reference", dtype, kv_dtype), TOKENS[:20]), whole)
 
 
 def differences(spec: Any, other: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

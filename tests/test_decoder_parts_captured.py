@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bits import assert_same_bits
 from llmi import LLM, Capture, SamplingParams
 from llmi.testing.tiny import byte_tokenizer
 from spec_float64 import Array, Interpreter
@@ -48,8 +49,11 @@ def test_captured_values(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
             drawn = llm.generate(TOKENS[:20], SamplingParams(temperature=0.8, seed=3, max_tokens=12, logprobs=2, ignore_eos=True))[0]
             tokens = np.array(drawn.token_ids)
             seen.append([np.asarray(early), np.asarray(states), np.asarray(attention), tokens])
-    for here, there in zip(*seen, strict=True):
-        assert here.tobytes() == there.tobytes()
+    early, states, attention, tokens = zip(*seen, strict=True)
+    assert_same_bits(*early)
+    assert_same_bits(*states)
+    assert_same_bits(*attention)
+    assert np.array_equal(*tokens)
     early, states, attention, _ = seen[0]
     assert off(early, oracle.logits(TOKENS)[-1]) < 1e-5 and off(states, oracle.states(TOKENS)[1][1:]) < 1e-5
     assert np.abs(attention - oracle.first_weights(TOKENS).transpose(1, 0, 2)[1:]).max() < 1e-5

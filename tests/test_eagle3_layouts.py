@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import eagle3_layouts as layouts
+from bits import assert_same_bits
 from eagle3_layouts import CASES, ROWS, TAPS, TEXT, TOKENS
 from llmi import LLM, Eagle, ModelFileError, SamplingParams, UnsupportedModelError, _core
 from llmi.families.reader import spec_of
@@ -112,7 +113,7 @@ def converted(path: Path) -> Path:
 def test_the_converted_file_is_the_same_layer(files: OpenModel, tmp_path: Path) -> None:
     folder = layouts.write(CASES[layouts.SOURCE], tmp_path / "folder")
     for own, other in zip(rows_of(folder, files), rows_of(converted(tmp_path), files), strict=True):
-        np.testing.assert_array_equal(own, other)
+        assert_same_bits(own, other)
     own_options, other_options = options_of(folder, files), options_of(converted(tmp_path), files)
     for key in ("eagle_taps", "eagle_shortlist", "eagle_norm_before_residual", "eagle_norm_output"):
         assert own_options[key] == other_options[key]

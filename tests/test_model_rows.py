@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import llmi
+from bits import assert_same_bits
 from features import there
 from llmi import LLM, Capture
 from llmi.testing import tiny_model
@@ -52,11 +53,14 @@ def test_rows_and_logits_are_those_of_the_engine(path_and_engine: tuple[Path, di
         for (rows, logits), whole, last in zip(expected, llm.hidden_states(PROMPTS, LAYERS), normed, strict=True):
             assert list(whole) == list(LAYERS) and list(last) == [-1]
             for layer in LAYERS:
-                assert whole[layer].dtype == np.float32 and np.array_equal(whole[layer], rows[layer]), layer
-            assert np.array_equal(llm.head(last[-1]), logits)
+                assert whole[layer].dtype == np.float32, layer
+                assert_same_bits(
+                    whole[layer], rows[layer], layer, equal_rows="" if layer else "these are embeddings, and tokens come again"
+                )
+            assert_same_bits(llm.head(last[-1]), logits)
             ids, few = llm.head(last[-1], shortlist=[200, 3, 17, 256, 16, 0])
             assert ids.tolist() == [200, 3, 17, 256, 16, 0] and ids.dtype == np.int32
-            assert np.array_equal(few, logits[:, ids])
+            assert_same_bits(few, logits[:, ids])
 
 
 def test_neither_chunks_nor_company_change_a_bit(tiny_path: Callable[..., Path], table: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,10 +79,10 @@ def test_neither_chunks_nor_company_change_a_bit(tiny_path: Callable[..., Path],
         logits = llm.head(np.concatenate([rows[-1] for rows in expected]))
         for ids, row in zip(PROMPTS, np.cumsum([len(ids) for ids in PROMPTS]) - 1, strict=True):
             with llm.sequence(ids) as sequence:
-                assert np.array_equal(sequence.logits, logits[row])
+                assert_same_bits(sequence.logits, logits[row])
     with LLM(path, **options, max_num_batched_tokens=24) as llm:
         chunked = llm.hidden_states(PROMPTS, LAYERS, normed=True)
-        assert np.array_equal(llm.head(expected[3][-1]), logits[54:144])
+        assert_same_bits(llm.head(expected[3][-1]), logits[54:144])
     for others in (beside, alone, chunked):
         for rows, same in zip(expected, others, strict=True):
             assert all(np.array_equal(rows[layer], same[layer]) for layer in LAYERS)
@@ -158,10 +162,11 @@ def test_weights_are_those_of_the_file(path_and_engine: tuple[Path, dict[str, An
     with LLM(path, **ENGINE, **engine) as llm:
         assert sorted(llm.weights) == sorted(expected) and len(llm.weights) == len(expected)
         for name, values in llm.weights.items():
-            assert values.dtype == np.float32 and np.array_equal(values, expected[name])
+            assert values.dtype == np.float32
+            assert_same_bits(values, expected[name])
         own = llm.weights["model.norm.weight"]
         own[:] = 0  # it is a copy
-        assert np.array_equal(llm.weights["model.norm.weight"], expected["model.norm.weight"])
+        assert_same_bits(llm.weights["model.norm.weight"], expected["model.norm.weight"])
         assert "model.norm" not in llm.weights and llm.weights.get("model.norm") is None
         weights = llm.weights
     with pytest.raises(llmi.EngineClosedError):
@@ -172,7 +177,7 @@ def test_weights_of_a_gguf_are_dequantised(smollm: LLM) -> None:
     """Rows of the embedding are the embedding's output; the file's types are unpacked."""
     embedding = smollm.weights["token_embd.weight"]
     rows = smollm.hidden_states([5, 77, 4000], [0])[0][0]
-    assert np.array_equal(embedding[[5, 77, 4000]], rows)
+    assert_same_bits(embedding[[5, 77, 4000]], rows)
     assert "blk.0.attn_q.weight" in smollm.weights
 
 

@@ -19,6 +19,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from bits import assert_same_bits
 from features import expect_short_answers, make_request
 from llmi import LLM, Outputs, SamplingParams, _core
 from llmi.params.engine_options import POLICIES
@@ -370,7 +371,7 @@ def test_sequences_share_with_requests(llm: LLM) -> None:
     assert sequence._core.num_computed == 100
     llm.reset_prefix_cache()
     with LLM(llm.model_info.path, kv_cache_memory_bytes=1 << 22, max_model_len=128) as other:
-        assert np.array_equal(other.sequence(prompt).logits, logits)
+        assert_same_bits(other.sequence(prompt).logits, logits)
     assert computed["audit"] == ""
 
 

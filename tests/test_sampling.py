@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bits import assert_same_bits
 from llmi import _core
 from llmi.params.options import SAMPLING, DefaultInt
 from llmi.requests.build import _PASSED_ON
@@ -110,7 +111,7 @@ def test_law_equals_numpy(case: dict[str, Any], seed: int) -> None:
     row[10:20] = row[30]  # ties
     tokens = [3, 7, 7, 5, 9, 11, 3, 11, 13, 11]
     law = T.process_logits(params(**case), tokens, 4, row)
-    assert law.tobytes() == reference(row, tokens, 4, case).tobytes()
+    assert_same_bits(law, reference(row, tokens, 4, case), masked="filters leave tokens out")
 
 
 def test_top_p_keeps_the_crossing_token_and_breaks_ties_by_id() -> None:

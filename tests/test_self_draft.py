@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import llmi
+from bits import assert_same_bits
 from llmi import LLM, SamplingParams, SelfDraft, SpeculativeConfig, _core
 from llmi.testing import assert_lossless, assert_same_tokens, tiny_model
 
@@ -35,7 +36,7 @@ def test_packed_like_a_file_of_that_type() -> None:
     for dtype, name in (("Q8_0", "q8_0"), ("Q4_0", "q4_0")):
         stored = T.PackedMatrix(table, dtype, T.quantize_blocks(dtype, weights.reshape(-1)), 48, 64)
         loaded = T.PackedMatrix(table, "F32", weights.tobytes(), 48, 64, name)
-        assert np.array_equal(T.linear(table, [stored], x), T.linear(table, [loaded], x))
+        assert_same_bits(T.linear(table, [stored], x), T.linear(table, [loaded], x))
 
 
 def test_quantization_of_a_model(tiny_path: Callable[..., Path]) -> None:
@@ -111,7 +112,7 @@ def test_layers_left_out_are_the_model_without_them(tmp_path: Path) -> None:
         save_file(part, path / "model.safetensors")
         with LLM(path, kv_cache_memory_bytes=1 << 22) as built, LLM(whole, _layers=kept, kv_cache_memory_bytes=1 << 22) as left:
             assert left.model_info.num_layers == built.model_info.num_layers == len(kept)
-            assert np.array_equal(left.sequence([1, 2, 3]).logits, built.sequence([1, 2, 3]).logits)
+            assert_same_bits(left.sequence([1, 2, 3]).logits, built.sequence([1, 2, 3]).logits)
 
 
 def test_what_self_draft_refuses(target: LLM, tiny_path: Callable[..., Path]) -> None:

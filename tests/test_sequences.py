@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import llmi
+from bits import assert_same_bits
 from llmi import LLM, Capture, SamplingParams, TokenSequence, TokenTree, _core, log_softmax
 from llmi.testing import tiny_model
 
@@ -39,9 +40,9 @@ def test_all_ways_give_the_same_bits(llm: LLM) -> None:
     whole = llm.sequence(tokens[:1]).extend(tokens[1:])
     one = llm.sequence(tokens[:1])
     for i, token in enumerate(tokens[1:]):
-        assert np.array_equal(one.extend([token])[0], whole[i])
+        assert_same_bits(one.extend([token])[0], whole[i])
     for cut in (1, 17, 64, 89):
-        assert np.array_equal(llm.sequence(tokens[:cut]).logits, whole[cut - 2] if cut > 1 else fresh_logits(llm, tokens[:1]))
+        assert_same_bits(llm.sequence(tokens[:cut]).logits, whole[cut - 2] if cut > 1 else fresh_logits(llm, tokens[:1]))
     # What generation reports is the same law.
     out = llm.generate(tokens, max_tokens=2, temperature=0, logprobs=0, prompt_logprobs=0)[0]
     assert out.prompt_logprobs is not None and out.prompt_logprobs[5] is not None and out.outputs[0].logprobs
@@ -97,13 +98,13 @@ def test_trees_equal_chains(llm: LLM, prompt_len: int) -> None:
     for path in paths:
         expected = llm.sequence(prompt).extend(path)
         for depth in range(len(path)):
-            assert np.array_equal(rows[node_of[tuple(path[: depth + 1])]], expected[depth])
+            assert_same_bits(rows[node_of[tuple(path[: depth + 1])]], expected[depth])
     # A committed path is as good as computed.
     path = [node_of[tuple(paths[4][: depth + 1])] for depth in range(10)]
     sequence.commit(path)
     assert sequence.token_ids.tolist() == prompt + paths[4]
-    assert np.array_equal(sequence.logits, fresh_logits(llm, prompt + paths[4]))
-    assert np.array_equal(sequence.extend([1, 2])[-1], fresh_logits(llm, [*prompt, *paths[4], 1, 2]))
+    assert_same_bits(sequence.logits, fresh_logits(llm, prompt + paths[4]))
+    assert_same_bits(sequence.extend([1, 2])[-1], fresh_logits(llm, [*prompt, *paths[4], 1, 2]))
 
 
 def test_tree_rules(llm: LLM) -> None:
@@ -116,7 +117,7 @@ def test_tree_rules(llm: LLM) -> None:
         sequence.commit([1, 2])
     sequence.rollback(0)
     assert sequence.token_ids.tolist() == [1, 2, 3]
-    assert np.array_equal(sequence.logits, fresh_logits(llm, [1, 2, 3]))
+    assert_same_bits(sequence.logits, fresh_logits(llm, [1, 2, 3]))
     with pytest.raises(llmi.InvalidParamsError, match="no tree"):
         sequence.commit([0])
     with pytest.raises(llmi.InvalidParamsError, match="stands twice"):
@@ -134,8 +135,8 @@ def test_forks_share_and_go_their_ways(llm: LLM) -> None:
     rows = llm.extend({fork: [10 + i] for i, fork in enumerate(forks)})
     for i, fork in enumerate(forks):
         assert fork.parent is parent
-        assert np.array_equal(rows[fork][0], fresh_logits(llm, [*tokens, 10 + i]))
-    assert np.array_equal(parent.extend([99])[0], fresh_logits(llm, [*tokens, 99]))
+        assert_same_bits(rows[fork][0], fresh_logits(llm, [*tokens, 10 + i]))
+    assert_same_bits(parent.extend([99])[0], fresh_logits(llm, [*tokens, 99]))
     # Own noise, from the parent's key and the ordinal; or the parent's.
     again = llm.sequence(tokens, seed=1)
     assert again.fork().seed == forks[0].seed != forks[1].seed
@@ -155,7 +156,7 @@ def test_rollback_and_sync(llm: LLM) -> None:
         assert np.array_equal(sequence.logits, fresh_logits(llm, sequence.token_ids.tolist()))
     other = [*tokens[:30], 1, 2, 3]
     assert sequence.sync(other) == 30
-    assert np.array_equal(sequence.logits, fresh_logits(llm, other))
+    assert_same_bits(sequence.logits, fresh_logits(llm, other))
     assert sequence.sync(other) == 33
     with pytest.raises(llmi.InvalidParamsError, match="the sequence has 33"):
         sequence.rollback(34)
@@ -184,7 +185,7 @@ def test_eviction_beside_running_requests(tiny_path: Callable[..., Path]) -> Non
         assert result[0] == expected
         assert any(sequence._core.num_computed == 0 for sequence in sequences), "nothing was evicted"
         for i, sequence in enumerate(sequences):
-            assert np.array_equal(sequence.extend([3])[0], rows[i])
+            assert_same_bits(sequence.extend([3])[0], rows[i])
         # A request finds room although sequences hold all of it.
         assert llm.generate(prompts[:4], params) == expected[:4]
         with pytest.raises(llmi.OutOfMemoryError, match="extend fewer at once"):
@@ -201,19 +202,19 @@ def test_generate_continues_a_sequence(llm: LLM) -> None:
     assert out == llm.generate(tokens, params)[0]
     assert out.num_cached_tokens == 99
     assert sequence.token_ids.tolist() == tokens, "the sequence itself is untouched"
-    assert np.array_equal(sequence.extend([1])[0], fresh_logits(llm, [*tokens, 1]))
+    assert_same_bits(sequence.extend([1])[0], fresh_logits(llm, [*tokens, 1]))
 
 
 def test_capture(llm: LLM) -> None:
     layers = llm.model_info.num_layers
     sequence = llm.sequence([1, 2, 3], capture=Capture(hidden_states=(0, -1), layer_logits=(1, layers)))
     assert sorted(sequence.layer_logits) == [1, layers]
-    assert np.array_equal(sequence.layer_logits[layers], sequence.logits)
+    assert_same_bits(sequence.layer_logits[layers], sequence.logits)
     assert not np.array_equal(sequence.layer_logits[1], sequence.logits)
     sequence.extend([4, 5])
     assert {layer: values.shape for layer, values in sequence.hidden_states.items()} == {0: (2, 64), layers: (2, 64)}
     again = llm.sequence([1, 2, 3, 4], capture=Capture(hidden_states=(0,))).fork()
-    assert np.array_equal(again.hidden_states[0][0], sequence.hidden_states[0][0])
+    assert_same_bits(again.hidden_states[0][0], sequence.hidden_states[0][0])
     with pytest.raises(ValueError, match="read-only"):
         sequence.logits[0] = 1
     with pytest.raises(llmi.InvalidParamsError, match="layer 9"):
@@ -408,7 +409,7 @@ class Lab(RuleBasedStateMachine):
         if self.held:
             sequence, known = self._pick(index)
             logits = sequence.logits
-            assert np.array_equal(logits, _reference(self.llm.model_info.architecture, known))
+            assert_same_bits(logits, _reference(self.llm.model_info.architecture, known))
 
     @invariant()
     def agrees(self) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import llmi
+from bits import assert_same_bits
 from llmi import LLM, DraftModel, SamplingParams, SelfDraft, SpeculativeConfig, TokenTree, _core
 from llmi.testing import assert_lossless, assert_same_tokens, tiny_model
 
@@ -45,14 +46,14 @@ def test_logits_are_those_of_the_whole(target: LLM) -> None:
     whole = target.sequence(prompt).logits
     listed = tiles_of([*range(LISTED), *prompt, *more])
     with restricted(target, prompt, more) as alone:
-        assert alone.logits[listed].tobytes() == whole[listed].tobytes()
+        assert_same_bits(alone.logits[listed], whole[listed])
         assert np.isneginf(alone.logits[~listed]).all() and (~listed).sum() > 500
 
     # Beside one with other tokens, and one without a shortlist: each has its own.
     first, second, free = restricted(target, prompt, more), restricted(target, [5, 600]), target.sequence(prompt)
     rows = llmi.extend({first: [7, 500], second: [8], free: [7, 500]})
     listed = tiles_of([*range(LISTED), *prompt, *more, 7, 500])
-    assert rows[first][:, listed].tobytes() == rows[free][:, listed].tobytes()
+    assert_same_bits(rows[first][:, listed], rows[free][:, listed])
     assert np.isneginf(rows[first][:, ~listed]).all() and np.isfinite(rows[free]).all()
     others = tiles_of([*range(LISTED), 5, 600, 8])
     assert np.array_equal(np.isfinite(rows[second][0]), others)
@@ -61,7 +62,7 @@ def test_logits_are_those_of_the_whole(target: LLM) -> None:
     rows = llmi.extend({first: [9], second: [9]})
     for sequence, seen, tokens in ((first, listed, [*prompt, 7, 500, 9]), (second, others, [5, 600, 8, 9])):
         assert np.array_equal(np.isfinite(rows[sequence][0]), seen)
-        assert rows[sequence][0][seen].tobytes() == target.sequence(tokens).logits[seen].tobytes()
+        assert_same_bits(rows[sequence][0][seen], target.sequence(tokens).logits[seen])
     fork = first.fork()
     assert np.array_equal(np.isfinite(fork.extend(TokenTree([3, 4], [-1, -1]))), np.tile(listed, (2, 1)))
     for sequence in (first, second, free, fork):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from bits import assert_same_bits
 from llmi import _core
 from spec_float64 import Array, Spec
 from spec_models import HEADS, HIDDEN, KV_HEADS, LAYER, MLP, RMS, VOCAB, TinyModel
@@ -254,7 +255,7 @@ def test_tensors_that_nobody_reads(tmp_path: Path) -> None:
     error = located(model, tmp_path)
     assert error.kind == "unsupported_model" and error.field == "layers.0.mlp.up.bias"
     model.spec["ignored_tensors"] = ["vision.*", "layers.*.up.bias"]
-    assert logits(opened(model, tmp_path)).tobytes() == logits_without.tobytes()
+    assert_same_bits(logits(opened(model, tmp_path)), logits_without)
     del model.tensors["layers.1.mlp.up.weight"]
     error = located(model, tmp_path)
     assert error.kind == "model_file" and error.field == "layers.1.mlp.up.weight" and "missing" in error.message
@@ -265,7 +266,7 @@ def test_a_tied_head_that_is_stored(tmp_path: Path) -> None:
     model = TinyModel({"tied": True})
     tied = logits(opened(model, tmp_path))
     model.tensors["any.name"] = model.tensors["embedding.weight"].copy()
-    assert logits(opened(model, tmp_path)).tobytes() == tied.tobytes()
+    assert_same_bits(logits(opened(model, tmp_path)), tied)
     model.tensors["any.name"][3, 5] += 1
     error = located(model, tmp_path)
     assert error.kind == "unsupported_model" and error.field == "any.name" and "differs from the embedding" in error.message
@@ -284,9 +285,9 @@ def test_a_norm_tensor_for_each_head(tmp_path: Path) -> None:
             layer["attention"]["norms"][which]["weight"]["name"] = f"norms.{index}.{which}.{{head}}.weight"
     matrices = TinyModel({"head_norm": {"kind": "layer"}, "own_weights": True})
     matrices.tensors = {name: value for name, value in model.tensors.items() if not name.startswith("norms.")}
-    assert logits(opened(matrices, tmp_path / "matrices")).tobytes() == flat.tobytes()
+    assert_same_bits(logits(opened(matrices, tmp_path / "matrices")), flat)
     model.tensors = {name: value for name, value in model.tensors.items() if not name.endswith(("query_norm.weight", "key_norm.weight"))}
-    assert logits(opened(model, tmp_path / "each")).tobytes() == flat.tobytes()
+    assert_same_bits(logits(opened(model, tmp_path / "each")), flat)
     del model.tensors["norms.1.query.3.weight"]
     assert located(model, tmp_path / "each").field == "norms.1.query.3.weight"
 
@@ -342,7 +343,7 @@ def test_divisors_in_a_tensor(tmp_path: Path) -> None:
     listed.spec["ropes"][0]["frequency_divisors"] = [1.0, 1.5, 2.0, 7.0]
     model.spec["ropes"][0]["divisors_tensor"] = "rope_freqs.weight"
     model.tensors["rope_freqs.weight"] = np.array([1.0, 1.5, 2.0, 7.0], np.float32)
-    assert logits(opened(model, tmp_path / "tensor")).tobytes() == logits(opened(listed, tmp_path / "listed")).tobytes()
+    assert_same_bits(logits(opened(model, tmp_path / "tensor")), logits(opened(listed, tmp_path / "listed")))
     for wrong in ([1.0, 1.5, 2.0], [1.0, 1.5, 2.0, 0.0], [1.0, 1.5, 2.0, float("nan")]):
         model.tensors["rope_freqs.weight"] = np.array(wrong, np.float32)
         assert located(model, tmp_path / "tensor").field == "rope_freqs.weight"

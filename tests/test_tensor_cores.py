@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import llmi
+from bits import assert_same_bits
 from llmi import LLM, SelfDraft, SpeculativeConfig, _core
 from llmi.cli import commands
 from llmi.testing import assert_same_tokens, random_drafter
@@ -76,7 +77,7 @@ def test_sums_are_those_of_the_definition(device: str, shape: tuple[int, int], n
     ):
         got = T.linear(table, [matrix(table, rows, cols, kind)], x, **kwargs)
         if device == "emulated":
-            assert got.tobytes() == wanted.tobytes()
+            assert_same_bits(got, wanted)
         # A GPU's own order: of each product and addition an error of the sum of magnitudes, cut, not rounded, at 2^-23.
         exact = rounded(x, kind).astype(np.float64) @ w.T.astype(np.float64) + (wanted - expected)
         magnitude = np.abs(rounded(x, kind)).astype(np.float64) @ np.abs(w.T).astype(np.float64) + np.abs(wanted - expected)
@@ -92,7 +93,7 @@ def test_rows_are_independent(device: str, kind: str) -> None:
     for count in (1, 2, 3, 5, 8, 16, 32, 33, 64, 65):
         for begin in (0, 17, 512 - count):
             part = T.linear(table, [weights], x[begin : begin + count].copy())
-            assert part.tobytes() == whole[begin : begin + count].tobytes()
+            assert_same_bits(part, whole[begin : begin + count])
 
 
 @pytest.mark.parametrize("kind", SUFFIXES)

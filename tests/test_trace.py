@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import llmi
+from bits import assert_same_bits
 from llmi import LLM, DecodeTrace, SamplingParams, SpeculativeConfig
 from test_speculation import Replay
 
@@ -130,17 +131,17 @@ def test_explain_tells_why(tiny: LLM, tmp_path: Path) -> None:
         ids = page["token_id"]
         assert ids[0] == token and page["chosen"].tolist() == [True] + [False] * (len(ids) - 1)
         assert page["score"][0] == max(page["score"])
-        assert np.array_equal(page["raw"], raw[ids])
+        assert_same_bits(page["raw"], raw[ids])
         masked = raw.copy()
         masked[:5] = masked[250:] = -np.inf
         masked[9] += np.float32(4.0)
-        assert np.array_equal(page["masked"], masked[ids])
+        assert_same_bits(page["masked"], masked[ids], masked="tokens are excluded")
         seen = np.isin(ids, [1, 2, 3, *tokens[:i]])
         factor = np.float32(1.3)
         penalised = np.where(masked[ids] > 0, masked[ids] / factor, masked[ids] * factor)
-        assert np.array_equal(page["penalised"], np.where(seen, penalised, masked[ids]))
-        assert np.array_equal(page["processed"], page["penalised"] + np.float32(2.0) * (ids == 7))
-        assert np.array_equal(page["tempered"], page["processed"] / np.float32(0.9))
+        assert_same_bits(page["penalised"], np.where(seen, penalised, masked[ids]), masked="tokens are excluded")
+        assert_same_bits(page["processed"], page["penalised"] + np.float32(2.0) * (ids == 7), masked="tokens are excluded")
+        assert_same_bits(page["tempered"], page["processed"] / np.float32(0.9), masked="tokens are excluded")
     trace.save(tmp_path / "t.npz")
     loaded = DecodeTrace.load(tmp_path / "t.npz").explain(5)
     assert repr(loaded) == repr(trace.explain(5)) and "penalised" in repr(loaded) and loaded.to_pandas().shape[0] == len(loaded.tokens)
@@ -172,7 +173,7 @@ def test_the_largest_score_is_drawn(tiny: LLM, fields: dict[str, Any], tmp_path:
         older = {name: data[name] for name in data if name != "candidate_drawn"}
     np.savez_compressed(tmp_path / "old.npz", **older)
     page = DecodeTrace.load(tmp_path / "old.npz").explain(5).to_dict()
-    assert np.array_equal(page["drawn"][page["kept"]], page["tempered"][page["kept"]])
+    assert_same_bits(page["drawn"][page["kept"]], page["tempered"][page["kept"]])
 
 
 def test_a_search_without_draws_has_no_noise(tiny: LLM) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tiny_gguf
+from bits import assert_same_bits
 from decoders import Refusal, kind_of, open_decoder
 from llmi import LLM, DraftModel, InvalidParamsError, Receipt, RequestErrors, SelfDraft, UnsupportedModelError, _core, replay
 from llmi.families import spec_of
@@ -97,7 +98,7 @@ def test_unknown_names_are_refused_and_may_be_left_out(reader: str, architecture
             if path.suffix == ".gguf"
             else tiny_model(architecture, path=tmp_path / "plain", vocab_size=257, **FAMILIES[architecture])
         )
-        assert logits(path, {name: None}).tobytes() == logits(plain).tobytes()
+        assert_same_bits(logits(path, {name: None}), logits(plain))
 
 
 def test_all_names_are_named_at_once(tmp_path: Path) -> None:
@@ -138,7 +139,7 @@ def test_each_gguf_key(architecture: str, tmp_path: Path) -> None:
     """A key that the file has not: refused, or it moves the logits. One that it has, at another value: the same."""
     file, directory = tiny_gguf.tiny_gguf(tmp_path, architecture, **FAMILIES[architecture])
     own = logits(file)
-    assert own.tobytes() == logits(directory).tobytes()
+    assert_same_bits(own, logits(directory))
     metadata = _core.GgufFile(str(file)).metadata()
     templates = key_templates()
     assert len(templates) > 80
@@ -181,7 +182,7 @@ def test_gguf_rope_scaling(tmp_path: Path) -> None:
 def test_gguf_tensors_say_what_config_json_says(overrides: dict[str, Any], tmp_path: Path) -> None:
     """Biases are read where they are stored; rows of adjacent pairs are put in order, those of biases and of a part of the head too."""
     file, directory = tiny_gguf.tiny_gguf(tmp_path, **overrides)
-    assert logits(file).tobytes() == logits(directory).tobytes()
+    assert_same_bits(logits(file), logits(directory))
     biases = {name for name in tiny_gguf.tensors_of(directory) if name.endswith(".bias")}
     seen = {logits(file).tobytes()}
     for name in biases:  # each alone, as some files have it
@@ -473,4 +474,4 @@ GGUF_IN_USE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", GGUF_IN_USE)
 def test_gguf_in_use(name: str, tmp_path: Path) -> None:
     file, directory = tiny_gguf.tiny_gguf(tmp_path, metadata=GGUF_IN_USE[name])
-    assert logits(file).tobytes() == logits(directory).tobytes()
+    assert_same_bits(logits(file), logits(directory))
