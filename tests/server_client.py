@@ -6,7 +6,6 @@ import asyncio
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import uvicorn
 from llmi import LLM, AsyncLLM
 from llmi.server.app import make_app
 from llmi.server.settings import ServerSettings
+from waiting import wait_until
 
 #: A template with turns, tools and a date where it is asked for one.
 TEMPLATE = (
@@ -83,8 +83,7 @@ class Served:
         self.server = uvicorn.Server(uvicorn.Config(self.app, lifespan="off", log_level="error", ws="none"))
         self.thread = threading.Thread(target=asyncio.run, args=(self.server.serve(sockets=[self.sock]),))
         self.thread.start()
-        while not self.server.started:
-            time.sleep(0.01)
+        wait_until(lambda: self.server.started)
 
     def close(self) -> None:
         self.server.should_exit = True

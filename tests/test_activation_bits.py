@@ -21,6 +21,7 @@ from llmi.cli.bench import bound_shares
 from llmi.engine.numerics_id import where_it_runs
 from llmi.models.inspection import inspect_model
 from llmi.testing import assert_lossless, assert_same_tokens, random_drafter, tiny_model
+from waiting import HANG_S
 
 SMALL: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 23, "max_model_len": 256}
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logprobs=1)
@@ -284,7 +285,7 @@ def command(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str
         [sys.executable, "-m", "llmi", *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_S,
         check=False,
         env={**os.environ, "LLMI_AUDIT": "0"},
     )

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 import llmi
+from bits import assert_same_bits
 from llmi import (
     LLM,
     DeviceError,
@@ -39,11 +41,11 @@ GREEDY = SamplingParams(temperature=0, max_tokens=8)
 def test_import_is_light() -> None:
     """Nothing heavy is loaded by `import llmi`, nor by making a SamplingParams."""
     code = (
-        "import sys, time; t = time.perf_counter(); import llmi; e = time.perf_counter() - t; llmi.SamplingParams; "
-        "bad = {'torch', 'transformers', 'jinja2', 'tqdm', 'tokenizers', 'huggingface_hub'} & set(sys.modules); print(e, bad)"
+        "import sys; before = set(sys.modules); import llmi; llmi.SamplingParams; "
+        "print(len(set(sys.modules) - before), {'torch', 'transformers', 'jinja2', 'tqdm', 'tokenizers', 'huggingface_hub', 'numpy'} & set(sys.modules))"
     )
-    seconds, bad = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split(" ", 1)
-    assert bad.strip() == "set()" and float(seconds) < 0.25
+    count, heavy = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split(" ", 1)
+    assert heavy.strip() == "set()" and int(count) < 100, "74 modules with Python 3.11"
 
 
 def test_a_first_token_needs_no_numpy(tiny_path: Callable[..., Path]) -> None:
@@ -312,18 +314,25 @@ def interruptible() -> Iterator[None]:
 @pytest.mark.parametrize("how", ["generate", "stream"])
 def test_interrupt_keeps_partial_results(tiny: LLM, how: str) -> None:
     expected = tiny.generate([5], GREEDY)
-    timer = threading.Timer(0.3, lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT))
-    timer.start()
-    params = SamplingParams(
-        temperature=0, ignore_eos=True, max_tokens=2000, stopping_criteria=[lambda c: bool(threading.Event().wait(0.005)) and False]
-    )
+    begun: set[str] = set()
+    main = threading.main_thread().ident or 0
+
+    def interrupts(context: Any) -> bool:
+        """Once both requests have a token."""
+        if context.request_id not in begun:
+            begun.add(context.request_id)
+            if len(begun) == 2:
+                signal.pthread_kill(main, signal.SIGINT)
+        time.sleep(0.005)
+        return False
+
+    params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=2000, stopping_criteria=[interrupts])
     with pytest.raises(GenerationInterrupted) as caught:
         if how == "generate":
             tiny.generate([[1], [2]], params)
         else:
             for _ in tiny.stream([[1], [2]], params):
                 pass
-    timer.join()
     partial = caught.value.outputs
     assert all(0 < len(output.token_ids) < 2000 and output.outputs[0].finish_reason == "abort" for output in partial)
     assert isinstance(caught.value, KeyboardInterrupt)
@@ -355,7 +364,7 @@ def test_perplexity_scores_each_token_once(tiny: LLM) -> None:
     for stride in (None, 1, 7):
         part = tiny.perplexity(text, max_length=16, stride=stride)[0]
         assert part.num_tokens == len(text)
-    assert np.array_equal(tiny.perplexity(text, max_length=2048)[0].token_logprobs, whole.token_logprobs)
+    assert_same_bits(tiny.perplexity(text, max_length=2048)[0].token_logprobs, whole.token_logprobs)
 
 
 @pytest.mark.parametrize("stride", [None, 1, 3, 7])

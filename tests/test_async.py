@@ -84,7 +84,7 @@ def test_outputs_grow(llm: LLM) -> None:
 
 
 def test_leaving_and_aborting(llm: LLM) -> None:
-    long = SLOW.replace(max_tokens=200)
+    long = PARAMS.replace(logits_processors=[lambda context, logits: time.sleep(0.05)], max_tokens=200)  # ten seconds, if nothing ends it
 
     async def main() -> None:
         async with AsyncLLM(llm=llm) as engine:

@@ -19,6 +19,7 @@ from llmi.cli.commands import main
 from llmi.server.batch_lock import only_run
 from llmi.testing.tiny import tiny_model
 from server_client import TEMPLATE, Client
+from waiting import HANG_S
 
 CACHE = ["--kv-cache-memory-bytes", str(1 << 24)]
 
@@ -124,14 +125,18 @@ def test_a_run_goes_on_where_one_ended(model: Path, tmp_path: Path, cut: int, mo
 def test_an_interrupted_run(model: Path, tmp_path: Path) -> None:
     requests = [chat(index, max_tokens=400, ignore_eos=True) for index in range(40)]
     source, output, other = write(tmp_path / "in.jsonl", requests), tmp_path / "out.jsonl", tmp_path / "other.jsonl"
-    command = [sys.executable, "-m", "llmi", "batch", str(source), str(output), "-m", f"tiny={model}", *CACHE, "--concurrency", "2"]
+    # A shell starts what runs in the background with Ctrl-C ignored.
+    start = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from llmi.cli.commands import main; sys.exit(main())"
+    )
+    command = [sys.executable, "-c", start, "batch", str(source), str(output), "-m", f"tiny={model}", *CACHE, "--concurrency", "2"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         while not output.exists() or output.read_bytes().count(b"\n") < 3:
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         told = process.stderr.read()
-        assert process.wait(60) == 130 and "goes on where this run ended" in told and "Traceback" not in told, told
+        assert process.wait(HANG_S) == 130 and "goes on where this run ended" in told and "Traceback" not in told, told
     count = output.read_bytes().count(b"\n")
     assert 3 <= count < 40 and output.read_bytes().endswith(b"\n")
     assert run(model, source, output) == 0 and run(model, source, other) == 0

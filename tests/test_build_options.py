@@ -12,6 +12,7 @@ import pytest
 
 import llmi
 from llmi import _core
+from waiting import HANG_S
 
 PACKAGE = Path(llmi.__file__).parent
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,7 +42,7 @@ assert_same_distribution({0: 500, 1: 500}, {0: 0.5, 1: 0.5})
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}, timeout=120, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}, timeout=HANG_S, check=False
     )
 
 
@@ -60,7 +61,7 @@ def test_fixtures_work(tmp_path: Path) -> None:
         [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider", str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_S,
         check=False,
     )
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 from llmi import LLM, ChatTemplateError, InvalidParamsError, RequestErrors, Tokenizer, TokenizerError, testing
 from llmi.chat import templates as chat_templates
 from llmi.chat.process import renderer
+from waiting import HANG_S
 
 USER = [{"role": "user", "content": "x"}]
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
@@ -248,7 +248,7 @@ def test_a_process_that_was_killed_is_replaced() -> None:
     process = renderer._process
     assert process is not None
     os.kill(process.pid, signal.SIGKILL)
-    time.sleep(0.1)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     assert ask() == "x" and renderer._process is not process
 
 
@@ -267,11 +267,10 @@ PROGRAMS = {
     "a fork": "import os, signal, threading, time\nask(); first = renderer._process\n"
     "def busy():\n  try: ask('{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}', True)\n  except ChatTemplateError: pass\n"
     "thread = threading.Thread(target=busy); thread.start(); time.sleep(0.3); child = os.fork()\n"
-    "if child == 0: signal.alarm(30); os._exit(ask('child') != 'child' or renderer._process is first)\n"
+    "if child == 0: signal.alarm(300); os._exit(ask('child') != 'child' or renderer._process is first)\n"
     "assert os.waitpid(child, 0)[1] == 0; thread.join(); assert ask('parent') == 'parent'",
     "an interrupt": "import signal, threading; ask(); signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))\n"
-    "signal.setitimer(signal.ITIMER_REAL, 0.2)\n"
-    "try: ask('{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}', True)\n"
+    "try: signal.setitimer(signal.ITIMER_REAL, 0.2); ask('{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}', True)\n"
     "except KeyboardInterrupt: pass\nassert ask() == 'x'",
     "no Python": "import sys; sys.executable = ''\ntry: ask()\nexcept ChatTemplateError as error: assert 'sys.executable' in str(error)",
     "another program": "import sys; sys.executable = '/bin/true'\ntry: ask()\nexcept ChatTemplateError as error: assert 'could not go on' in str(error)",
@@ -292,7 +291,7 @@ def test_programs(name: str, tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -21,6 +21,7 @@ import pytest
 from llmi import LLM, InvalidParamsError, PromptTooLongError
 from llmi.cli.chat_session import FORMAT, HELP, ChatSession, parse_chat
 from llmi.cli.sampling_flags import offered
+from waiting import HANG_S
 
 TEMPLATE = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}"
 
@@ -43,7 +44,7 @@ def llm(model: Path) -> Iterator[LLM]:
 
 def piped(model: Path, text: str, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "llmi", "chat", "-m", str(model), "--max-tokens", "4", *arguments]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == status and "Traceback" not in done.stderr, done.stderr
     return done
 
@@ -65,7 +66,7 @@ class Terminal:
 
     def until(self, text: str) -> str:
         """What is shown up to `text`."""
-        seen, end = b"", time.monotonic() + 20
+        seen, end = b"", time.monotonic() + HANG_S
         while time.monotonic() < end and text.encode() not in seen:
             if select.select([self.fd], [], [], 0.05)[0]:
                 try:
@@ -82,7 +83,7 @@ class Terminal:
     def type_long(self) -> None:
         """A question, and the first bytes of its long answer."""
         self.type("long\n", "\x1b[?2004l\r")
-        seen, end = b"", time.monotonic() + 20
+        seen, end = b"", time.monotonic() + HANG_S
         while time.monotonic() < end and len(seen) < 20:
             if select.select([self.fd], [], [], 0.05)[0]:
                 seen += os.read(self.fd, 20)
@@ -90,7 +91,7 @@ class Terminal:
 
     def interrupt(self, until: str = PROMPT) -> str:
         """Ctrl-C while the chat waits for a key: Python sees a signal that comes just before its wait only after the next key."""
-        asleep, end = 0, time.monotonic() + 20
+        asleep, end = 0, time.monotonic() + HANG_S
         while asleep < 20 and time.monotonic() < end:
             time.sleep(0.01)
             state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -104,7 +105,7 @@ class Terminal:
 
     def status(self) -> int:
         """The process's, once it has ended."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + HANG_S
         while time.monotonic() < end:
             with contextlib.suppress(OSError):
                 if select.select([self.fd], [], [], 0.02)[0]:
@@ -268,7 +269,7 @@ def test_a_bad_line_is_an_error_line(model: Path) -> None:
 
 def test_bytes_that_are_no_text_are_an_error_line(model: Path) -> None:
     command = [sys.executable, "-m", "llmi", "chat", "-m", str(model), "--max-tokens", "4"]
-    done = subprocess.run(command, input=b"a\xffb\none\r\n", capture_output=True, timeout=60, check=True)
+    done = subprocess.run(command, input=b"a\xffb\none\r\n", capture_output=True, timeout=HANG_S, check=True)
     assert done.stderr.decode().splitlines() == ["llmi: standard input: byte 0xff at 1 is not UTF-8"]
     assert done.stdout.decode() == piped(model, "one\n").stdout
 
@@ -380,7 +381,7 @@ def test_help_knows_every_command(llm: LLM, capsys: pytest.CaptureFixture[str]) 
 
 def generate(model: Path, *arguments: str, **kwargs: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "llmi", "generate", "-m", str(model), "--max-tokens", "4", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **kwargs)  # type: ignore[call-overload, no-any-return]
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False, **kwargs)  # type: ignore[call-overload, no-any-return]
 
 
 def test_generate_takes_a_prompt_from_anywhere(model: Path, tmp_path: Path) -> None:

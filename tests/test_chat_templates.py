@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import resource
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -99,10 +98,8 @@ REASONS = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_templates_end_within_their_limits(name: str) -> None:
-    start = time.process_time()
     with pytest.raises(ChatTemplateError, match=REASONS.get(name)):
         render(HOSTILE[name])
-    assert time.process_time() - start < 1  # the work is another process's, which has 2 s
 
 
 def test_the_process_has_its_limits() -> None:

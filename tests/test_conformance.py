@@ -8,7 +8,6 @@ import socketserver
 import subprocess
 import sys
 import threading
-import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from llmi.conformance.target import Broken, Target
 from llmi.loadtest import fetch as fetch_module
 from llmi.testing.tiny import tiny_model
 from test_server_tools import TEMPLATE
+from waiting import HANG_S
 
 #: What llmi's server offers.
 OFFERED = ("core", "stream", "errors", "limits", "structured", "tools", "determinism", "anthropic", "responses")
@@ -59,10 +59,10 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
                 line = process.stdout.readline()
                 assert line, said
                 said += line
-            yield Target("127.0.0.1", int(said.split("ready: http://127.0.0.1:")[1].split()[0].rstrip("/;,")), "tiny", timeout_s=60)
+            yield Target("127.0.0.1", int(said.split("ready: http://127.0.0.1:")[1].split()[0].rstrip("/;,")), "tiny", timeout_s=HANG_S)
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait(HANG_S)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_through_the_proxy_without_a_fault_as_well(target: Target, proxy: Faulty
 def test_each_case_finds_its_fault(target: Target, proxy: FaultyProxy, case: Case) -> None:
     proxy.fault = fault_of(case.profile, case.name)
     slow = case.profile == "limits" and case.name not in LARGE
-    outcome = run_case(case, dataclasses.replace(target, port=proxy.server_address[1], timeout_s=TIMEOUT_S if slow else 60))
+    outcome = run_case(case, dataclasses.replace(target, port=proxy.server_address[1], timeout_s=TIMEOUT_S if slow else HANG_S))
     assert outcome.broken is not None, "the fault was not found"
 
 
@@ -174,13 +174,11 @@ ENDLESS = {
 @pytest.mark.parametrize("name", ENDLESS)
 def test_an_answer_that_comes_byte_by_byte_has_a_deadline(name: str) -> None:
     with Endless(*ENDLESS[name], pause_s=0.02) as server:
-        begun = time.monotonic()
         with pytest.raises(Broken, match=r"GET /x: the answer was not whole after 0\.2 s"):
             server.target.send("GET", "/x")
         with pytest.raises(Broken, match=r"bytes came within 0\.2 s, and no end"):
             server.target.raw(b"GET /x HTTP/1.1\r\n\r\n")
         assert main(["conformance", f"http://127.0.0.1:{server.server_address[1]}", "--timeout-s", "0.2"]) == 2, "/v1/models does not end"
-        assert time.monotonic() - begun < 5
 
 
 def test_an_answer_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:

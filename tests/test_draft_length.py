@@ -76,7 +76,7 @@ def test_auto_learns_what_a_start_costs(tiny_path: Callable[..., Path]) -> None:
             if context.state is None:
                 context.state = True
                 begun.append(context.request_id)
-                time.sleep(0.2)
+                time.sleep(0.5)
             return self.replay.propose(context)
 
     long, short = SamplingParams(max_tokens=100, seed=1, ignore_eos=True), SamplingParams(max_tokens=3, seed=1, ignore_eos=True)

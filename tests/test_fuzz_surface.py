@@ -9,13 +9,14 @@ import pytest
 
 from fuzz_inputs import AREAS
 from fuzz_surface import fuzz
+from waiting import HANG_S
 
 
 @pytest.mark.parametrize(
     ("planted", "kind"), [("crash", "crash"), ("slow", "hang"), ("hang", "hang"), ("memory", "memory"), ("unclear", "unclear error")]
 )
 def test_planted_faults_are_found(planted: str, kind: str) -> None:
-    report = fuzz([planted], first_seed=0, seconds=60, num_cases=1, max_call_s=0.9 if planted in ("slow", "hang") else 5.0)
+    report = fuzz([planted], first_seed=0, seconds=HANG_S, num_cases=1, max_call_s=0.9 if planted in ("slow", "hang") else HANG_S / 5)
     assert report["kinds"] == {kind: 1}
 
 

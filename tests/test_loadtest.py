@@ -73,8 +73,8 @@ def test_a_fault_is_one_failed_request(fault: str) -> None:
 
 
 def test_timeout_counts_from_the_intended_time() -> None:
-    with FakeOpenAI(lambda index: "slow" if index == 1 else "", delay_s=0.02) as server:
-        values = run_load(LoadSettings(server.url, num_prompts=3, output_len=2, max_concurrency=3, timeout_s=0.2)).values
+    with FakeOpenAI(lambda index: "slow" if index == 1 else "", delay_s=0.15) as server:
+        values = run_load(LoadSettings(server.url, num_prompts=3, output_len=2, max_concurrency=3, timeout_s=2.0)).values
     assert values["failures"] == {"timeout": 1} and values["completed"] == 2
 
 

@@ -8,7 +8,6 @@ import resource
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,13 @@ import numpy as np
 import pytest
 
 import llmi
+from bits import assert_same_bits
 from llmi import LLM
 from llmi.cli.capacity import parse_bytes, parse_count, parse_rate
 from llmi.models.inspection import decode_flops, inspect_model, prefill_flops
 from llmi.requests.scoring import windows
 from llmi.testing import tiny_model
+from waiting import HANG_S
 
 # --- a model that does not fit
 
@@ -53,10 +54,10 @@ def peak_mb() -> float:
 
 def test_a_model_that_does_not_fit_is_refused_at_once(tmp_path: Path) -> None:
     path = huge_model(tmp_path)
-    before, start = peak_mb(), time.perf_counter()
+    before = peak_mb()
     with pytest.raises(llmi.OutOfMemoryError) as caught:
         LLM(path, max_model_len=1024)
-    assert time.perf_counter() - start < 2 and peak_mb() - before < 200
+    assert peak_mb() - before < 200, "its tensors were read"
     error, message = caught.value, str(caught.value)
     report = inspect_model(path)
     for part in ("weights", "KV cache", "workspace", "are free", "1,024 tokens", "f32"):
@@ -123,7 +124,7 @@ def write_config(path: Path, **fields: Any) -> Path:
 
 def inspect(*arguments: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", "import sys; from llmi.cli.commands import main; sys.exit(main())", "inspect", *map(str, arguments)],
-                          capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
+                          capture_output=True, text=True, timeout=HANG_S, check=False)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -201,10 +202,8 @@ def test_amounts_of_memory() -> None:
 
 
 def test_what_bounds_and_how_many_devices(smollm_path: Path) -> None:
-    start = time.perf_counter()
     done = inspect(smollm_path, "--machine", "--qps", "100", "--memory", "4GB", "--tokens", "512")
     assert done.returncode == 0, done.stderr
-    assert time.perf_counter() - start < 10
     for fact in ("ridge", "measured here", "-bound", "activations", "estimated from this machine's ceilings", "requests a second"):
         assert fact in done.stdout, done.stdout
     assert "ridge" not in inspect(smollm_path).stdout
@@ -258,7 +257,7 @@ def test_perplexity_is_the_sum_over_these_windows(tiny_path: Callable[..., Path]
                 max_length or 24,
             )
             scores = llm.loglikelihood([([*context], [*scored]) for context, scored in pairs])
-            assert np.array_equal(found.token_logprobs, np.concatenate([score.token_logprobs for score in scores])), (count, max_length)
+            assert_same_bits(found.token_logprobs, np.concatenate([score.token_logprobs for score in scores]), (count, max_length))
             assert found.num_tokens == count
         with pytest.raises(llmi.PromptTooLongError):
             llm.loglikelihood([([1] * 20, [2] * 6)])

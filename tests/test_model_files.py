@@ -21,6 +21,7 @@ import gguf_model
 from llmi import LLM, LlmiError, ModelFileError, Tokenizer, UnsupportedModelError
 from llmi.models.inspection import inspect_model
 from llmi.testing import tiny_model
+from waiting import HANG_S
 
 LFS = (
     "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n"
@@ -451,7 +452,6 @@ files["gguf: 2^63 alignment"] = lambda: gguf(b"\\xffK" + struct.pack("<Q", 17) +
 for name, make in files.items():
     path = make()
     for way in (Tokenizer, inspect_model, LLM) if name.startswith("gguf") else (inspect_model, LLM):
-        started = time.perf_counter()
         try:
             way(path)
             print("WRONG: loaded", name, way)
@@ -459,19 +459,16 @@ for name, make in files.items():
             text = str(error)
             if len(text) > 2000:
                 print("WRONG: long error", name, len(text))
-        seconds = time.perf_counter() - started
-        if seconds > 4:
-            print("WRONG:", name, way, f"{seconds:.1f} s")
     peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])  # ru_maxrss would begin with what the parent held
-    print(name, f"{seconds:.2f} s", peak >> 10, "MB", text[:150].replace(str(folder), ""), flush=True)
+    print(name, "::", peak >> 10, "MB", text[:150].replace(str(folder), ""), flush=True)
 """
 
 
 def test_hostile_headers_take_bounded_time_and_memory(model: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", HOSTILE, str(model)], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", HOSTILE, str(model)], capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "WRONG" not in done.stdout, done.stdout
-    peak = max(int(line.split(" s ")[1].split()[0]) for line in done.stdout.splitlines())
+    peak = max(int(line.split(" :: ")[1].split()[0]) for line in done.stdout.splitlines())
     assert peak < 800, done.stdout  # the child makes texts of 100 MB itself
 
 

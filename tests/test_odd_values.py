@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -95,17 +94,14 @@ def failures(llm: LLM, targets: list[Target]) -> list[str]:
             for name in VALUES:
                 if name == "count()" and wanted.name not in ENDLESS:  # each takes 0.1 s to refuse
                     continue
-                begin = time.perf_counter()
                 what = meets(wanted, llm, name)
-                if time.perf_counter() - begin > 5:
-                    what = f"slow: {wanted.name} = {name} took {time.perf_counter() - begin:.1f} s"
                 if what:
                     found.append(what)
     return found
 
 
 def report(found: list[str], num_tried: int) -> None:
-    raw = [what for what in found if what.startswith(("raw", "unnamed", "slow"))]
+    raw = [what for what in found if what.startswith(("raw", "unnamed"))]
     changed = [what for what in found if what not in raw]
     print(f"{num_tried} odd values: {len(raw)} raw or unnamed errors, {len(changed)} silently changed")
     assert not found, "\n".join(found)

@@ -17,6 +17,7 @@ from llmi import LLM, AsyncLLM, SamplingParams
 from llmi.outputs.results import RequestOutput
 from llmi.requests.resolve import derive_seed
 from llmi.requests.results import ResultBuilder
+from waiting import HANG_S
 
 PARAMS = SamplingParams(max_tokens=24, seed=5, ignore_eos=True)
 TEMPLATE = (
@@ -224,8 +225,8 @@ def test_a_full_queue_refuses(llm: LLM) -> None:
         for stream in running:
             await anext(stream)
         waiting = [asyncio.ensure_future(read(engine.generate([20 + i], PARAMS))) for i in range(2)]
-        await asyncio.sleep(0.05)
-        assert engine.live().num_waiting == 2
+        while engine.live().num_waiting < 2:
+            await asyncio.sleep(0.001)
         with pytest.raises(llmi.QueueFullError, match="2 requests wait, and max_queue = 2 in addition to 0 free places") as caught:
             await anext(engine.generate([30], PARAMS, "late"))
         assert (caught.value.num_waiting, caught.value.max_queue) == (2, 2) and 0.1 <= caught.value.retry_after_s <= 60
@@ -270,9 +271,10 @@ def test_long_texts_leave_the_loop_free(llm: LLM, monkeypatch: pytest.MonkeyPatc
     """While a text is tokenized, the loop runs, and the request can be left, time out, or wait on."""
     [expected] = llm.generate("abc", PARAMS)
     encode = type(llm.tokenizer).encode_prompt
+    go = threading.Event()
 
     def slow_encode(self: Any, *args: Any) -> Any:
-        time.sleep(0.3)
+        assert go.wait(HANG_S)
         return encode(self, "abc", *args[1:])
 
     monkeypatch.setattr(type(llm.tokenizer), "encode_prompt", slow_encode)
@@ -291,10 +293,13 @@ def test_long_texts_leave_the_loop_free(llm: LLM, monkeypatch: pytest.MonkeyPatc
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(stream), 0.02)
         await engine.abort("aborted")
+        go.set()
         assert (await read(stream))[-1].outputs[0].finish_reason == "abort"
+        go.clear()
         stream = engine.generate(text, PARAMS)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(stream), 0.02)
+        go.set()
         return (await read(stream))[-1]
 
     assert run(llm, main).token_ids == expected.token_ids
@@ -322,7 +327,7 @@ def test_health_and_live_state(llm: LLM, tiny_path: Callable[..., Path]) -> None
     blocked = threading.Event()
 
     def block(context: Any, logits: Any) -> None:
-        blocked.wait(5)
+        blocked.wait(HANG_S)
 
     async def main(engine: AsyncLLM) -> None:
         assert engine.health() == llmi.online.live.EngineHealth(True, 0.0, "")
@@ -334,9 +339,9 @@ def test_health_and_live_state(llm: LLM, tiny_path: Callable[..., Path]) -> None
         assert state.stats["num_running"] == 1 and state.stats["num_step_rows"] in (1, 3)
         await stream.aclose()
         task = asyncio.ensure_future(read(engine.generate("abc", PARAMS.replace(logits_processors=[block]))))
-        await asyncio.sleep(0.2)
-        health = engine.health(limit_s=0.1)
-        assert not health.alive and health.stalled_s > 0.1 and "no step has ended for" in health.reason
+        while (health := engine.health(limit_s=0.1)).alive:
+            await asyncio.sleep(0.01)
+        assert health.stalled_s > 0.1 and "no step has ended for" in health.reason
         assert engine.health().alive, "ten seconds are the limit"
         blocked.set()
         await task

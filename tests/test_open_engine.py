@@ -16,6 +16,7 @@ from llmi import LLM, SamplingParams, _core
 from llmi.families import spec_of
 from llmi.models.files import open_model
 from llmi.testing import tiny_model
+from waiting import HANG_S
 
 ROOT = Path(__file__).parent.parent
 PROMPT = [*range(1, 19)]
@@ -63,7 +64,7 @@ def test_opened_by_cpp(program: Path, architecture: str, device_name: str, tmp_p
     path = tiny_gguf.write(tmp_path / "tiny.gguf", tiny_model(architecture, vocab_size=258, num_layers=3, path=tmp_path / "directory"))
     spec = tmp_path / "spec.json"
     spec.write_text(spec_of(open_model(path).core).to_json())
-    done = subprocess.run([str(program), str(path), str(spec), device_name], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([str(program), str(path), str(spec), device_name], capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
 
@@ -85,7 +86,7 @@ def test_a_model_that_is_not_there(program: Path, tmp_path: Path) -> None:
     spec = tmp_path / "spec.json"
     spec.write_text("{}")
     command = [str(program), str(tmp_path / "none.gguf"), str(spec), "cpu"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 1 and "none.gguf" in done.stderr and done.stdout == ""
 
 

@@ -17,6 +17,7 @@ from llmi import LLM, InvalidParamsError, ModelFileError, _core
 from llmi.base import progress
 from llmi.models import by_name
 from llmi.models import environment as environment_module
+from waiting import HANG_S
 
 ROOMY = 1 << 50
 
@@ -32,7 +33,7 @@ def run(command: str, model: Path | str, cwd: Path | None = None, **environment:
     script = f"llmi() {{ '{sys.executable}' $PYTHON_FLAGS -m llmi \"$@\"; }}\n{command}"
     return subprocess.run(
         ["bash", "-c", script],
-        capture_output=True, text=True, cwd=cwd, timeout=60, check=False, errors="replace",
+        capture_output=True, text=True, cwd=cwd, timeout=HANG_S, check=False, errors="replace",
         env={name: value for name, value in variables.items() if value is not None},
     )  # fmt: skip
 
@@ -122,7 +123,7 @@ NO_HOME = "import os, pwd; [os.environ.pop(n, None) for n in ('HOME', 'LLMI_CACH
 
 
 def without_home(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", NO_HOME + code], capture_output=True, text=True, cwd=cwd, timeout=60, check=False)
+    return subprocess.run([sys.executable, "-c", NO_HOME + code], capture_output=True, text=True, cwd=cwd, timeout=HANG_S, check=False)
 
 
 def test_no_home(model: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import openai
 import pytest
 
 from server_client import Served, tiny_llm
+from waiting import HANG_S, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -85,14 +86,6 @@ def test_anthropic(served: Served) -> None:
             )
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    for _ in range(2000):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it did not happen")
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_goes_frees_its_blocks(served: Served, stream: bool) -> None:
     body = {"model": "tiny", "messages": MESSAGES, "max_tokens": 1900, "ignore_eos": True, "stream": stream}
@@ -100,18 +93,21 @@ def test_a_client_that_goes_frees_its_blocks(served: Served, stream: bool) -> No
     with socket.create_connection(served.sock.getsockname()) as sock:
         data = json.dumps(body).encode()
         sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
-        wait_for(lambda: served.llm.get_metrics()["num_running"] > 0)
-    wait_for(lambda: served.llm.get_metrics()["num_running"] == 0)
+        wait_until(lambda: served.llm.get_metrics()["num_generated_tokens"] > before)
+    wait_until(lambda: served.llm.get_metrics()["num_running"] == 0)
     assert served.llm.get_metrics()["num_generated_tokens"] - before < 1900
 
 
 def test_deadlines(served: Served) -> None:
-    body = {"model": "tiny", "messages": MESSAGES, "max_tokens": 1900, "ignore_eos": True, "timeout_s": 0.03}
+    body = {"model": "tiny", "messages": MESSAGES, "max_tokens": 1900, "ignore_eos": True, "timeout_s": 1.0}
+    slow = served.llm.stream([1], max_tokens=1900, ignore_eos=True, stopping_criteria=[lambda context: time.sleep(0.01)])
+    next(slow)  # from here on a step takes 10 ms
     response = httpx.post(f"{served.url}/v1/chat/completions", json=body)
     assert (response.status_code, response.json()["error"]["code"]) == (504, "timeout")
     text = httpx.post(f"{served.url}/v1/chat/completions", json={**body, "stream": True}).text
     assert '"code":"timeout"' in text.split("\n\n")[-3] and '"finish_reason":"' not in text and text.endswith("data: [DONE]\n\n")
-    wait_for(lambda: served.llm.get_metrics()["num_running"] == 0)
+    slow.close()
+    wait_until(lambda: served.llm.get_metrics()["num_running"] == 0)
 
 
 def test_the_command(tiny_path: Callable[..., Path], tmp_path: Path) -> None:
@@ -129,7 +125,7 @@ def test_the_command(tiny_path: Callable[..., Path], tmp_path: Path) -> None:
             assert answer["model"] == "b" and answer["system_fingerprint"] in lines[1]
         finally:
             process.send_signal(signal.SIGTERM)
-            said, logged = process.communicate(timeout=30)
+            said, logged = process.communicate(timeout=HANG_S)
             assert process.returncode in (0, -signal.SIGTERM), logged
     assert said == "" and re.fullmatch(r"llmi: POST /v1/completions 200 \d+ ms key -\n", logged), logged
     assert len(list(tmp_path.glob("*.json"))) == 1
@@ -159,11 +155,11 @@ def test_the_readmes_question(smollm_path: Path, tmp_path: Path) -> None:
         try:
             lines = [process.stdout.readline() for _ in range(2)]
             url = lines[1].removeprefix("ready: ").strip()
-            told = httpx.post(url + path, content=body.encode(), timeout=60).json()
+            told = httpx.post(url + path, content=body.encode(), timeout=HANG_S).json()
             assert told["choices"][0]["message"]["content"] == answer
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(HANG_S)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import contextlib
 import json
 import random
 import re
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -104,7 +103,6 @@ def test_broken_files_of_sentencepiece_are_refused(name: str, tmp_path: Path) ->
 def test_any_bytes_end_in_one_kind_of_error(tmp_path: Path) -> None:
     rng = random.Random(39)
     model = base64.b64decode(SENTENCEPIECE["byte pairs"]["model"])
-    start = time.monotonic()
     for _ in range(150):
         data = bytearray(model)
         for _ in range(rng.choice([1, 3, 30])):
@@ -112,7 +110,6 @@ def test_any_bytes_end_in_one_kind_of_error(tmp_path: Path) -> None:
         data = data[: rng.choice([len(data), rng.randrange(1, len(data))])]
         with contextlib.suppress(TokenizerError, UserWarning):
             load(tmp_path / "m", {"tokenizer.model": bytes(data)}, LLAMA).encode("hello wörld 123\n")
-    assert time.monotonic() - start < 60
 
 
 # --- ranks

@@ -6,7 +6,6 @@ import copy
 import json
 import pickle
 import struct
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -240,20 +239,21 @@ def test_sentencepiece_defaults_and_ends(tmp_path: Path) -> None:
     assert read(gguf(tmp_path / "v.gguf", sentencepiece(add_space_prefix=("bool", False))))[0].encode("hello") == [1, 267]
 
 
-@pytest.mark.parametrize("lengths", [[200_000], [*range(2, 4000)], [*range(1000, 5000, 7)]], ids=["one", "all", "many"])
-def test_long_tokens_take_no_longer_than_their_size_explains(lengths: list[int], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("lengths", "refused"), [([200_000], False), ([*range(2, 4000)], True), ([*range(1000, 5000, 7)], False)], ids=["one", "all", "many"]
+)
+def test_long_tokens_have_a_budget_of_steps(lengths: list[int], refused: bool, tmp_path: Path) -> None:
     base = sentencepiece()
     tokens = base[GGML + "tokens"] + ["a", *("a" * length for length in lengths)]
     extra = len(tokens) - len(base[GGML + "tokens"])
     types, scores = base[GGML + "token_type"][1] + [1] * extra, base[GGML + "scores"][1] + [-float(i) for i in range(extra)]
     path = gguf(tmp_path / "v.gguf", sentencepiece(tokens=tokens, token_type=("i32", types), scores=("f32", scores)))
-    start = time.monotonic()
-    try:
-        tokenizer = Tokenizer(path)
+    tokenizer = Tokenizer(path)
+    if refused:
+        with pytest.raises(TokenizerError, match="too long"):
+            tokenizer.encode("a" * 5000)
+    else:
         assert tokenizer.decode(tokenizer.encode("a" * 5000)) == " " + "a" * 5000
-    except TokenizerError as error:
-        assert "too long" in str(error) and len(lengths) > 1
-    assert time.monotonic() - start < 5
 
 
 # --- tokenizer.json
@@ -333,10 +333,8 @@ REFUSED: dict[str, Callable[[dict[str, Any]], Any]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_hostile_files_are_refused_by_name(name: str, tmp_path: Path) -> None:
     path = directory(tmp_path / "model", REFUSED[name])
-    start = time.monotonic()
     with pytest.raises(TokenizerError, match=str(path)):
         Tokenizer(path).encode("a b" + "a" * 50)
-    assert time.monotonic() - start < 5
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "null", '{"model"', "[" * 100_000, '{"a":' * 100_000, "\x00", "NaN"])

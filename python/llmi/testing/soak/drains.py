@@ -19,7 +19,7 @@ from llmi.testing.soak.cases import COMPLETIONS, Case
 from llmi.testing.soak.rounds import Running
 from llmi.testing.soak.wire import Answer, Connection, CutError, request_bytes
 
-_END_S = 60.0
+_END_S = 300.0
 
 
 @dataclasses.dataclass

@@ -22,8 +22,8 @@ from llmi.testing.soak.cases import Case
 from llmi.testing.soak.faults import AGAIN, COMPARED, FAULTS, Outcome, Visit
 from llmi.testing.soak.wire import CutError
 
-_READY_S = 60.0
-_IDLE_S = 60.0  # in which an engine that nobody asks must come to rest
+_READY_S = 300.0
+_IDLE_S = 300.0  # in which an engine that nobody asks must come to rest
 _ANSWER_S = 300.0
 _MOST_PROBLEMS = 20
 
