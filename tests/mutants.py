@@ -25,6 +25,7 @@ from mutants_drafters import DRAFTERS
 from mutants_eagle import EAGLE
 from mutants_heads import HEADS
 from mutants_hidden import HIDDEN
+from mutants_lab import LAB
 from mutants_medusa import MEDUSA
 from mutants_precision import PRECISION
 from mutants_rows import ROWS
@@ -252,7 +253,7 @@ MUTANTS = [
     *CONSTRAINTS,
     *ROWS,
     *HEADS,
-    *HIDDEN,
+    *HIDDEN, *LAB,
     *SAMPLERS,
     *SMC,
     *TRAINING,

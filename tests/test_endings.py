@@ -460,10 +460,16 @@ def test_an_interrupted_loop_ends_its_request(llm: LLM, kind: str, named: bool) 
     async def main() -> None:
         server = AsyncLLM(llm=llm)
         begun = asyncio.Event()
-        streams = []
+        streams, num_tokens = [], 0
+
+        def count(context: Any) -> bool:
+            nonlocal num_tokens
+            num_tokens += 1
+            return slow(context)
 
         async def cell() -> None:
-            stream = server.generate([1], SamplingParams(**HELD)) if kind == "AsyncLLM" else llm.stream([1], **HELD)
+            held = {**LONG, "stopping_criteria": [count]}
+            stream = server.generate([1], SamplingParams(**held)) if kind == "AsyncLLM" else llm.stream([1], **held)
             if named:
                 streams.append(stream)
             async for _ in stream:
@@ -475,6 +481,7 @@ def test_an_interrupted_loop_ends_its_request(llm: LLM, kind: str, named: bool) 
         with pytest.raises(asyncio.CancelledError) as kept:
             await task
         assert await asyncio.to_thread(wait_until, lambda: is_idle(llm))
+        assert num_tokens < LONG["max_tokens"] // 2, "it ended early"
         assert kept.value.__traceback__ is not None
         for stream in streams:  # it can be read to its early end
             async for _ in stream:
