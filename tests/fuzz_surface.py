@@ -2,6 +2,7 @@
 
     python tests/fuzz_surface.py [--seconds 1200] [--seed N] [--area NAME] [--output FILE]
     python tests/fuzz_surface.py --replay AREA:SEED
+    python tests/fuzz_surface.py --slow [--cases 1000] [--seed N] [--area PASS] [--output FILE]
 
 Cases come from tests/fuzz_inputs.py, each from its area and seed alone. Two child processes run them, so that one that dies or hangs is seen, named and
 replaced. A case fails if the process dies, a call takes over 5 s, the process holds over 1 GB, or a call raises what is no error of llmi's own (TypeError is
@@ -218,11 +219,13 @@ def fuzz(areas: list[str], first_seed: int, seconds: float, num_cases: int | Non
 
 def main() -> int:
     from fuzz_inputs import AREAS
+    from fuzz_slow import PASSES, run
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=1200)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
-    parser.add_argument("--area", choices=[*AREAS, *PLANTED], action="append")
+    parser.add_argument("--area", choices=[*AREAS, *PLANTED, *PASSES], action="append")
+    parser.add_argument("--slow", action="store_true", help="texts that take long to read, against a server (tests/fuzz_slow.py)")
     parser.add_argument("--cases", type=int, help="at most so many")
     parser.add_argument("--output", type=Path, help="write the report here, as JSON")
     parser.add_argument("--replay", metavar="AREA:SEED", help="run one case in this process")
@@ -235,6 +238,12 @@ def main() -> int:
         kind, detail = run_case(area, int(seed))
         print(f"{kind} {detail}")
         return int(kind != "ok")
+    if arguments.slow:
+        report = run(arguments.area or list(PASSES), arguments.seed, arguments.cases or 1000)
+        if arguments.output:
+            arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+        print(f"{len(report['findings'])} findings {report['findings'][:10]}")
+        return int(bool(report["findings"]))
     report = fuzz(arguments.area or list(AREAS), arguments.seed, arguments.seconds, arguments.cases)
     if arguments.output:
         arguments.output.write_text(json.dumps(report, indent=1) + "\n")

@@ -322,7 +322,7 @@ TEMPLATES: list[Mutant] = [
         "a_fork_has_its_own_renderer",
         "python/llmi",
         "register_at_fork",
-        "os.register_at_fork(after_in_child=renderer.forget)",
+        "os.register_at_fork(after_in_child=process.forget)",
         "",
         "tests/test_chat_choice.py",
     ),

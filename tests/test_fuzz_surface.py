@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fuzz_inputs import AREAS
+from fuzz_slow import PASSES, run, text_of
 from fuzz_surface import fuzz
 from waiting import HANG_S
 
@@ -28,3 +29,16 @@ def test_a_case_is_a_function_of_its_name(area: str, tmp_path: Path) -> None:
         assert AREAS[area](random.Random(f"{area}:7"), folder)
         contents.append({path.name: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()})
     assert contents[0] == contents[1]
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_a_slow_text_is_a_function_of_its_name(name: str) -> None:
+    texts = [text_of(name, seed) for seed in range(20)]
+    assert texts == [text_of(name, seed) for seed in range(20)]
+    assert len(set(texts)) > 5 and sum(len(body) for _, body in texts) > 20 * 16_000
+
+
+def test_slow_texts_are_answered() -> None:
+    """A slice of `--slow`: each has an answer that is none of a failure, and /health one meanwhile."""
+    report = run([*PASSES], first_seed=0, num_cases=2)
+    assert report["findings"] == [] and {entry["texts"] for entry in report["passes"].values()} == {2}

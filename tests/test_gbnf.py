@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from llmi import InvalidParamsError, StructuredOutputsParams
+from llmi.structured.budget import Budget
 from llmi.structured.gbnf import GbnfError, is_gbnf, lark_of_gbnf
 from llmi.structured.grammars import compiled
 from schema_suite import accepts, byte_vocabulary
@@ -165,7 +166,7 @@ REFUSED = {
 @pytest.mark.parametrize("grammar", REFUSED, ids=range(len(REFUSED)))
 def test_what_is_no_gbnf_is_refused_by_name(grammar: str) -> None:
     with pytest.raises(GbnfError, match=REFUSED[grammar]):
-        lark_of_gbnf(grammar)
+        lark_of_gbnf(grammar, Budget("the grammar"))
     with pytest.raises(InvalidParamsError, match="the grammar is no GBNF"):
         matcher_of(grammar)
 
@@ -189,7 +190,7 @@ ws     ::= | " " | "\n" [ \t]{0,20}
 
 def test_the_letters_of_a_json_string_are_one_terminal() -> None:
     """With a terminal for each of them a mask takes 40 times as long."""
-    assert any("]+/" in line and "10ffff" in line for line in lark_of_gbnf(JSON).splitlines())
+    assert any("]+/" in line and "10ffff" in line for line in lark_of_gbnf(JSON, Budget("the grammar")).splitlines())
     matcher = matcher_of(JSON)
     assert accepts(matcher, '{"a":{"b\\u00e9é": [1, -2.5e3, null]}, "c":""}') and not accepts(matcher, "{\"a\":'b'}")
 

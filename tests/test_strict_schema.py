@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from llmi import InvalidParamsError
+from llmi.structured.budget import Budget
 from llmi.structured.patterns import PatternError, library_pattern
 from llmi.structured.strict_schema import strict_schema
 from schema_suite import accepts, matcher_of, run_suite
@@ -56,6 +57,9 @@ LAX: list[tuple[str, dict[str, Any], list[str], str | None, list[str]]] = [
     ("a bound that excludes a whole number", {"allOf": [{"not": {"maximum": 10}}, {"maximum": 10.5}]}, ["10", "10.00"], None, ["10.5", "10.25"]),
     ("a bound that excludes a whole number", {"type": "number", "minimum": 0.25, "exclusiveMinimum": 0, "maximum": 0.5}, ["0", "0.2"], None, ["0.25", "0.3"]),
     ("a bound that excludes a whole number", {"type": "number", "exclusiveMinimum": 10**15, "maximum": 1e15 + 0.5}, ["1000000000000000"], "exclusiveMinimum", []),
+    ("a number that a bound's digits begin with", {"minimum": -0.255, "maximum": 2.555}, ["2.556", "-0.256", "2.6"], None, ["2.5", "2.55", "-0.2", "-0.25", "2"]),
+    ("a number that a bound's digits begin with", {"type": ["number", "null"], "exclusiveMaximum": 1, "minimum": 0.95}, ["0.9", "1"], None, ["0.99", "0.999", "null"]),
+    ("a number that a bound's digits begin with", {"type": "integer", "allOf": [{"maximum": 2.55}, {"minimum": 2}]}, ["2.5", "3"], None, ["2"]),
     ("`minProperties`", {"minProperties": 2}, ['{"a":1,"a":2}'], "minProperties", []),
     ("`minProperties`", {"minProperties": 2, "required": ["b"]}, [], None, ['{"b":1,"a":2}']),
     ("`$id` next to `$ref`", {"properties": {"a": {"$id": "http://x/y", "$ref": "#/$defs/b"}}, "$defs": {"b": {}}}, [], "$id", []),
@@ -217,7 +221,7 @@ def test_places_are_json_pointers() -> None:
         "contains": {},
         "enum": [{"not": 1}],
     }
-    _, problems = strict_schema(schema)
+    _, problems = strict_schema(schema, Budget("the JSON schema"))
     assert [(problem.pointer, problem.keyword) for problem in problems] == [("/properties/a~1b/items", "not"), ("", "contains")]
     with pytest.raises(
         InvalidParamsError, match=r"keywords of the JSON schema cannot be enforced: /properties/a~1b/items: 'not', /: 'contains' \(lenient"
@@ -241,7 +245,7 @@ def test_what_is_left_out_leaves_no_mark_on_the_rest() -> None:
             }
             for i in range(5)
         }
-        strict, problems = strict_schema({"type": "object", "properties": {"lost": lost, **kept}})
+        strict, problems = strict_schema({"type": "object", "properties": {"lost": lost, **kept}}, Budget("the JSON schema"))
         assert [problem.keyword for problem in problems] == ["not"]
         assert '"^.$"' not in json.dumps(strict), "each pattern is translated"
 

@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 
 from llmi import StructuredOutputsParams
+from llmi.structured.budget import Budget
 from llmi.structured.grammars import compiled
 from llmi.structured.thinking import Thinking
 from llmi.tools import ToolStream
@@ -41,7 +42,7 @@ CALLS = {
 
 @functools.cache
 def matcher_of(name: str, choice: str, think: str = "") -> Any:
-    grammar = answer_grammar(FORM[name], functions_of(TOOLS), Choice(choice), True, {}, think)
+    grammar = answer_grammar(FORM[name], functions_of(TOOLS), Choice(choice), True, {}, Budget("the tools"), think)
     return compiled(StructuredOutputsParams(grammar=grammar), byte_vocabulary())
 
 
@@ -127,7 +128,10 @@ def test_notations_enforce_what_a_schema_says(
 ) -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", **schema}}}
     matcher = compiled(
-        StructuredOutputsParams(grammar=answer_grammar(FORM[name], functions_of([tool]), Choice("required"), True, {})), byte_vocabulary()
+        StructuredOutputsParams(
+            grammar=answer_grammar(FORM[name], functions_of([tool]), Choice("required"), True, {}, Budget("the tools"))
+        ),
+        byte_vocabulary(),
     )
     spelling = {"pythonic": PYTHONIC, "functiongemma": FUNCTIONGEMMA}[name]
     for arguments, is_right in [(entry, True) for entry in right] + [(entry, False) for entry in wrong]:

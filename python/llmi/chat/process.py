@@ -1,4 +1,7 @@
-"""The process that renders chat templates: started at the first chat, kept for the next, ended when a template exceeds its limits."""
+"""The processes that render chat templates: each started at its first chat, kept for the next, ended when a template exceeds its limits.
+
+There is one for each kind of chat (`ask`), so that what takes long makes its own kind wait alone.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,23 @@ import time
 from pathlib import Path
 from typing import Any
 
+from llmi.base.ending import ENDING, Ending
 from llmi.errors import ChatTemplateError
 
 MAX_WALL_S = 20.0  # the process itself ends after 2 s of processor time
 MAX_REQUEST_BYTES = 32 << 20
+LARGE_BYTES = 256 << 10  # of a chat: a model's own template may take long for it
+_LOOK_S = 0.05  # how often a wait looks whether it is over
 
-# A package "llmi" without what its __init__ does, and with the modules of llmi.chat that the worker imports: the engine stays out of the process.
+# Packages without what their __init__ does, and with the modules that the worker imports: the engine stays out of the process.
 _BOOT = """
-import sys, types
-package = types.ModuleType("llmi")
-package.__path__ = [sys.argv[1]]
-sys.modules["llmi"] = package
-sys.path += sys.argv[2:]
-from llmi.chat.worker import main
-main()
+import importlib, sys, types
+root, worker = sys.argv[1:3]
+for name in ("llmi", worker.rpartition(".")[0]):
+    sys.modules[name] = package = types.ModuleType(name)
+    package.__path__ = ["/".join([root, *name.split(".")[1:]])]
+sys.path += sys.argv[3:]
+importlib.import_module(worker).main()
 """
 _KEPT_ENVIRONMENT = ("PYTHONHOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PATH")
 
@@ -40,7 +46,7 @@ class Ended(Exception):
         self.signal = signal_number
 
 
-def _start() -> subprocess.Popen[bytes]:
+def _start(worker: str) -> subprocess.Popen[bytes]:
     if not sys.executable:
         raise ChatTemplateError(
             "chat templates are rendered in a process of their own, and sys.executable names no Python to start it with"
@@ -48,7 +54,7 @@ def _start() -> subprocess.Popen[bytes]:
     # A prompt is a function of its messages: the order of sets is, too. The parent's settings of Python have no effect.
     environment = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ} | {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1"}
     paths = [str(path) for path in sys.path if path]
-    command = [sys.executable, "-s", "-S", "-P", "-c", _BOOT, str(Path(__file__).parent.parent), *paths]
+    command = [sys.executable, "-s", "-S", "-P", "-c", _BOOT, str(Path(__file__).parent.parent), worker, *paths]
     try:
         return subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0, env=environment, cwd="/", start_new_session=True
@@ -57,10 +63,22 @@ def _start() -> subprocess.Popen[bytes]:
         raise ChatTemplateError(f"the process that renders chat templates cannot be started: {sys.executable}: {error.strerror}") from None
 
 
-class Renderer:
-    """One process, asked by one thread at a time. Owns the process; safe to use after a fork, in which the child starts its own."""
+def encoded(request: dict[str, Any]) -> bytes:
+    """A request as the process reads it. Raises ChatTemplateError if it is too large."""
+    data = json.dumps(request, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    if len(data) > MAX_REQUEST_BYTES:
+        raise ChatTemplateError(f"the chat has {len(data):,} bytes as JSON (at most {MAX_REQUEST_BYTES:,})")
+    return data
 
-    def __init__(self) -> None:
+
+class Renderer:
+    """One process, asked by one thread at a time. Owns the process; safe to use after a fork, in which the child starts its own.
+
+    worker: the module whose `main` the process runs.
+    """
+
+    def __init__(self, worker: str = "llmi.chat.worker") -> None:
+        self._worker = worker
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -70,14 +88,21 @@ class Renderer:
             self._running()
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a request. Raises Ended if the process ends, TimeoutError if it does not answer, ChatTemplateError if it cannot be started."""
-        data = json.dumps(request, ensure_ascii=False).encode("utf-8", "surrogatepass")
-        if len(data) > MAX_REQUEST_BYTES:
-            raise ChatTemplateError(f"the chat has {len(data):,} bytes as JSON (at most {MAX_REQUEST_BYTES:,})")
-        with self._lock:
+        """The answer to a request. Raises Ended if the process ends, TimeoutError if it does not answer or nobody waits for it (ENDING),
+        ChatTemplateError if it cannot be started.
+        """
+        return self.answer(encoded(request))
+
+    def answer(self, data: bytes) -> dict[str, Any]:
+        """As `ask`, of an encoded request."""
+        ending = ENDING.get() or Ending()
+        while not self._lock.acquire(timeout=_LOOK_S):
+            if ending.is_over:
+                raise TimeoutError
+        try:
             process = self._running()
             try:
-                answer = _exchange(process, data, time.monotonic() + MAX_WALL_S)
+                answer = _exchange(process, data, time.monotonic() + MAX_WALL_S, ending)
             except BaseException:  # an exchange that is half done leaves a process that nobody can ask
                 self._end()
                 raise
@@ -85,6 +110,8 @@ class Renderer:
             if result.get("error") == "memory":
                 self._end()
             return result
+        finally:
+            self._lock.release()
 
     def close(self) -> None:
         """Ends the process; a later chat starts another."""
@@ -103,7 +130,7 @@ class Renderer:
         if self._process is not None and self._process.poll() is not None:
             self._end()
         if self._process is None:
-            self._process = _start()
+            self._process = _start(self._worker)
         return self._process
 
     def _end(self) -> None:
@@ -120,27 +147,27 @@ def _close_pipes(process: subprocess.Popen[bytes]) -> None:
             pipe.close()
 
 
-def _exchange(process: subprocess.Popen[bytes], data: bytes, deadline: float) -> bytes:
+def _exchange(process: subprocess.Popen[bytes], data: bytes, deadline: float, ending: Ending) -> bytes:
     assert process.stdin is not None and process.stdout is not None
     source, sink = process.stdout.fileno(), process.stdin.fileno()
     os.set_blocking(sink, False)
     left = memoryview(len(data).to_bytes(8, "little") + data)
     while left:
-        _wait(sink, select.POLLOUT, deadline)
+        _wait(sink, select.POLLOUT, deadline, ending)
         try:
             left = left[os.write(sink, left) :]
         except BlockingIOError:
             continue
         except BrokenPipeError:
             raise _ended(process) from None
-    size = int.from_bytes(_read(process, source, 8, deadline), "little")
-    return _read(process, source, size, deadline)
+    size = int.from_bytes(_read(process, source, 8, deadline, ending), "little")
+    return _read(process, source, size, deadline, ending)
 
 
-def _read(process: subprocess.Popen[bytes], source: int, size: int, deadline: float) -> bytes:
+def _read(process: subprocess.Popen[bytes], source: int, size: int, deadline: float, ending: Ending) -> bytes:
     parts = []
     while size:
-        _wait(source, select.POLLIN, deadline)
+        _wait(source, select.POLLIN, deadline, ending)
         part = os.read(source, min(size, 1 << 20))
         if not part:
             raise _ended(process)
@@ -149,11 +176,12 @@ def _read(process: subprocess.Popen[bytes], source: int, size: int, deadline: fl
     return b"".join(parts)
 
 
-def _wait(descriptor: int, event: int, deadline: float) -> None:
+def _wait(descriptor: int, event: int, deadline: float, ending: Ending) -> None:
     poll = select.poll()
     poll.register(descriptor, event)
-    if not poll.poll(max(deadline - time.monotonic(), 0) * 1000):
-        raise TimeoutError
+    while not poll.poll(min(max(deadline - time.monotonic(), 0), _LOOK_S) * 1000):
+        if ending.is_over or time.monotonic() >= deadline:
+            raise TimeoutError
 
 
 def _ended(process: subprocess.Popen[bytes]) -> Ended:
@@ -170,6 +198,21 @@ def why(ended: Ended) -> str:
     return f"the process that renders it was ended by {signal.Signals(ended.signal).name}"
 
 
-renderer = Renderer()
-os.register_at_fork(after_in_child=renderer.forget)
-atexit.register(renderer.close)
+def kept(process: Renderer) -> Renderer:
+    """The process as one of the program: a fork has its own, and the program's end ends it."""
+    os.register_at_fork(after_in_child=process.forget)
+    atexit.register(process.close)
+    return process
+
+
+renderer = kept(Renderer())  # of chats by the model's own templates
+_large, _given = kept(Renderer()), kept(Renderer())
+
+
+def ask(request: dict[str, Any], is_own: bool) -> dict[str, Any]:
+    """As Renderer.ask, by the process of its kind: one is for templates that come with a request, one for large chats, one for all others.
+
+    is_own: the template is the model's.
+    """
+    data = encoded(request)
+    return (_given if not is_own else _large if len(data) > LARGE_BYTES else renderer).answer(data)

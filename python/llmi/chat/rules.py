@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from llmi.base.kinds import show
 from llmi.errors import ChatTemplateError
@@ -58,40 +58,78 @@ class Rendered:
 
 
 def special_pattern(texts: Iterable[str]) -> re.Pattern[str] | None:
-    """Matches any of the special tokens, the longest first."""
-    escaped = [re.escape(text) for text in sorted(texts, key=len, reverse=True) if text]
-    return re.compile("|".join(escaped)) if escaped else None
+    """Matches any of the special tokens, the longest that there is at a place.
+
+    It branches by characters, as a tree: one after the other, thousands of tokens with the same beginning would be tried at each place that has it.
+    """
+    tree: dict[str, Any] = {}
+    texts = [*texts]
+    for text in texts:
+        node = tree
+        for character in text:
+            node = node.setdefault(character, {})
+        if text:
+            node[""] = {}
+    try:
+        return re.compile(_tree_pattern(tree)) if tree else None
+    except RecursionError:  # hundreds of tokens, each the beginning of the next
+        return re.compile("|".join(re.escape(text) for text in sorted(texts, key=len, reverse=True) if text))
 
 
-def plain(value: object, where: str, depth: int = 0) -> Any:
+def _tree_pattern(tree: dict[str, Any]) -> str:
+    """The pattern of what follows the beginning that a tree stands for; the tree is taken apart."""
+    run = ""
+    while len(tree) == 1 and "" not in tree:
+        [(character, tree)] = tree.items()
+        run += re.escape(character)
+    ends = tree.pop("", None) is not None
+    branches = [re.escape(character) + _tree_pattern(rest) for character, rest in tree.items()]
+    return run + (f"(?:{'|'.join(branches)}){'?' if ends else ''}" if branches else "")
+
+
+#: A place in a chat: its name, or (the place around it, how it goes on), so that a name is written out for errors alone.
+Where: TypeAlias = "str | tuple[Where, str]"
+
+
+def _written(where: Where) -> str:
+    parts: list[str] = []
+    while not isinstance(where, str):
+        where, part = where
+        parts.append(part)
+    return "".join([where, *reversed(parts)])
+
+
+def plain(value: object, where: Where, depth: int = 0) -> Any:
     """`value` as JSON data: tuples become lists, numpy's scalars numbers. Raises ChatTemplateError for anything else."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
         text = str.__str__(value)
         if not text.isascii() and re.search("[\ud800-\udfff]", text):
-            raise ChatTemplateError(f"{where} holds a lone surrogate, which is no character")
+            raise ChatTemplateError(f"{_written(where)} holds a lone surrogate, which is no character")
         return text
     if isinstance(value, int):
         if value.bit_length() > 10_000:
-            raise ChatTemplateError(f"{where} is an integer of {value.bit_length():,} bits (at most 10,000)")
+            raise ChatTemplateError(f"{_written(where)} is an integer of {value.bit_length():,} bits (at most 10,000)")
         return int(value)
     if isinstance(value, float):
         return float(value)
     if depth > MAX_DEPTH:
-        raise ChatTemplateError(f"{where} is nested more than {MAX_DEPTH} deep")
+        raise ChatTemplateError(f"{_written(where)} is nested more than {MAX_DEPTH} deep")
     if isinstance(value, Mapping):
         if wrong := [key for key in value if not isinstance(key, str)]:
-            raise ChatTemplateError(f"{where} has the key {show(wrong[0])}, of type {type(wrong[0]).__name__}: keys of JSON are strings")
-        return {
-            plain(key, where): plain(entry, f"{where}.{key}" if depth else f"{where}[{key!r}]", depth + 1) for key, entry in value.items()
-        }
+            raise ChatTemplateError(
+                f"{_written(where)} has the key {show(wrong[0])}, of type {type(wrong[0]).__name__}: keys of JSON are strings"
+            )
+        return {plain(key, where): plain(entry, (where, f".{key}" if depth else f"[{key!r}]"), depth + 1) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(entry, f"{where}[{index}]", depth + 1) for index, entry in enumerate(value)]
+        return [plain(entry, (where, f"[{index}]"), depth + 1) for index, entry in enumerate(value)]
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         return plain(value.item(), where, depth + 1)
     advice = ": give its JSON schema as a dict" if callable(value) else ""
-    raise ChatTemplateError(f"{where} must be JSON data (str, number, bool, None, list, dict), not {type(value).__name__}{advice}")
+    raise ChatTemplateError(
+        f"{_written(where)} must be JSON data (str, number, bool, None, list, dict), not {type(value).__name__}{advice}"
+    )
 
 
 def checked_messages(messages: object) -> list[dict[str, Any]]:
@@ -194,6 +232,7 @@ def render(
     kwargs: Mapping[str, Any] | None = None,
     turn_ends: Collection[str] = (),
     marks: Collection[str] = (),
+    is_own: bool = True,
 ) -> Rendered:
     """Renders a chat.
 
@@ -218,6 +257,8 @@ def render(
     marks : collection of str
         Texts that `pattern` matches, too, and that are tokens although no special ones: content that names them becomes letters where it is
         known to be content.
+    is_own : bool
+        The template is the model's, or one that was set for all chats. Others are rendered by a process of their own.
 
     Raises
     ------
@@ -236,7 +277,7 @@ def render(
         "template": template, "messages": chat, "kwargs": arguments, "clock": clock, "asked": asked, "continue_final_message": continue_final_message,
         "variables": {**special_tokens, "add_generation_prompt": add_generation_prompt},
     }  # fmt: skip
-    answer = _ask(request, path)
+    answer = _ask(request, path, is_own)
     text, spans = answer["text"], answer["spans"]
     if spans is None and pattern is not None:
         spans = _spans_by_text(text, pattern, chat, arguments)
@@ -252,11 +293,11 @@ def _text_to_continue(content: object) -> bool:
     return isinstance(content, str)
 
 
-def _ask(request: dict[str, Any], path: Path) -> dict[str, Any]:
-    from llmi.chat.process import Ended, renderer, why  # generate() does without
+def _ask(request: dict[str, Any], path: Path, is_own: bool) -> dict[str, Any]:
+    from llmi.chat.process import Ended, ask, why  # generate() does without
 
     try:
-        answer = renderer.ask(request)
+        answer = ask(request, is_own)
     except TimeoutError:
         raise ChatTemplateError(f"{path}: the chat template was ended: it did not answer in time", path) from None
     except Ended as ended:
@@ -272,15 +313,16 @@ def _ask(request: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _strings(value: object) -> Iterable[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, entry in value.items():
-            yield key
-            yield from _strings(entry)
-    elif isinstance(value, list):
-        for entry in value:
-            yield from _strings(entry)
+    waiting = [value]
+    while waiting:
+        entry = waiting.pop()
+        if isinstance(entry, str):
+            yield entry
+        elif isinstance(entry, dict):
+            yield from entry
+            waiting += entry.values()
+        elif isinstance(entry, list):
+            waiting += entry
 
 
 def _spans_by_text(text: str, pattern: re.Pattern[str], chat: object, arguments: object) -> list[list[Any]]:

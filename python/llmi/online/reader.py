@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import dataclasses
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from typing import Protocol
 
+from llmi.base.ending import ENDING, Ending
 from llmi.base.travel import StaysHere
 from llmi.errors import EngineClosedError, LlmiError, SlowReaderError, UnsupportedCombinationError
 from llmi.online.request import OnlineRequest, Payer, timeout_error
@@ -27,6 +29,7 @@ class Arrival:
     arrived_s : by time.monotonic().
     max_unread : most tokens that may wait for the reader; None: as many as there are.
     payer : pays for it; None: nobody does.
+    ending : when `make` should end, though it has no result.
     """
 
     name: str
@@ -38,6 +41,7 @@ class Arrival:
     aborted: bool = False
     max_unread: int | None = None
     payer: Payer | None = None
+    ending: Ending = dataclasses.field(default_factory=Ending)
 
     def check_deadline(self) -> None:
         """Raises RequestTimeoutError if the deadline has passed already."""
@@ -193,7 +197,11 @@ class RequestStream(StaysHere, AsyncIterator[RequestOutput]):
     async def _make(self, arrival: Arrival) -> Call | Exception:
         """The call, made by a thread, which goes on if this step is cancelled."""
         if self._made is None:
-            self._made = asyncio.get_running_loop().run_in_executor(arrival.threads, _attempt, arrival.make, time.monotonic())
+            if arrival.deadline_s is not None:
+                arrival.ending.at_s = arrival.arrived_s + arrival.deadline_s
+            context = contextvars.copy_context()
+            context.run(ENDING.set, arrival.ending)
+            self._made = asyncio.get_running_loop().run_in_executor(arrival.threads, context.run, _attempt, arrival.make, time.monotonic())
         left = None if arrival.deadline_s is None else max(0.0, arrival.arrived_s + arrival.deadline_s - time.monotonic())
         done, _ = await asyncio.wait([self._made], timeout=left)
         if not done:
@@ -224,6 +232,8 @@ class RequestStream(StaysHere, AsyncIterator[RequestOutput]):
         request, self._request = self._request, None
         if host is None:
             return
+        if arrival is not None:
+            arrival.ending.end()
         if arrival is not None and self._admitted:
             self._admitted = False
             host._withdraw(arrival)

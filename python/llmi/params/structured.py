@@ -127,6 +127,11 @@ class StructuredOutputsParams:
     def __hash__(self) -> int:
         return hash(self._text)
 
+    @property
+    def num_chars(self) -> int:
+        """Characters of all fields, as JSON."""
+        return len(self._text)
+
     @functools.cached_property
     def _text(self) -> str:
         """Made once: grammars are looked up by it."""

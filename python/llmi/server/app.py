@@ -22,6 +22,7 @@ from llmi.server.keys import Keys
 from llmi.server.listing import health, list_models, metrics, one_model, ready
 from llmi.server.messages import count_tokens, messages
 from llmi.server.openapi import openapi
+from llmi.server.preparing import Preparing
 from llmi.server.receipts import Receipts
 from llmi.server.respond import json_response
 from llmi.server.responses import responses
@@ -74,7 +75,7 @@ def make_app(models: Mapping[str, AsyncLLM], settings: ServerSettings | None = N
     )
     served = [Served.of(name, server) for name, server in models.items()]
     app.state.watch = Watch()
-    app.state.llmi = ServerState(Models(served), settings, Receipts(settings.receipts), door)
+    app.state.llmi = ServerState(Models(served), settings, Receipts(settings.receipts), door, Preparing())
     return app
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import json
 from typing import Any
 
@@ -17,8 +18,8 @@ _decoder = msgspec.json.Decoder()
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        counts = collections.Counter(name for name, _ in pairs)
+        twice = next(name for name in counts if counts[name] > 1)
         raise ApiError(400, f"the key {twice[:80]!r} comes twice in one object", param=twice[:80], code="duplicate_key")
     return result
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ from llmi.server.parts import Part, Parts, PartStream, news_of, parts_of
 from llmi.server.prompts import chat_of, render, with_tools
 from llmi.server.respond import respond
 from llmi.server.served import Served
-from llmi.server.state import state_of
+from llmi.server.state import prepare, state_of
 
 
 async def chat_completions(request: Request) -> Response:
@@ -33,7 +32,7 @@ async def chat_completions(request: Request) -> Response:
     top = parameters.chat_logprobs(taken, params)
     parameters.chat_max_tokens(model, taken, params)
     include_usage, always = parameters.stream_options(taken)
-    prompt = await asyncio.to_thread(render, model, chat_of(taken))
+    prompt = await prepare(request, taken, lambda: render(model, chat_of(taken)))
     parameters.check_room(model, taken, params, prompt)
     job = new_job(model, taken, [prompt], with_tools(prompt, params))
     return await respond(request, job, ChatForm(job, taken, top, include_usage, always), taken.flag("stream"))

@@ -30,7 +30,7 @@ async def completions(request: Request) -> Response:
     top = parameters.completion_logprobs(taken, params)
     include_usage, always = parameters.stream_options(taken)
     stream = taken.flag("stream")
-    prompts = await read_prompts(model, taken)
+    prompts = await read_prompts(request, model, taken)
     parameters.completion_max_tokens(model, taken, params, prompts)
     echo = taken.flag("echo")
     if echo and top is not None:

@@ -8,37 +8,19 @@ import logging
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
 import uvicorn
 
 from llmi.server.connections import quiet_accepts
+from llmi.server.threads import Threads
 
 log = logging.getLogger("llmi.server")
 #: After the deadline streams get their error event; this long they may take to read it.
 _LAST_S = 5.0
 #: Requests that come so soon after the signal are told that the server ends; later ones find no server. A client may have sent them before it.
 _TELL_S = 0.1
-#: How long threads that prepare requests may take to end when nobody waits for them any more.
-_THREADS_S = 1.0
-
-
-class Threads(ThreadPoolExecutor):
-    """The event loop's threads, which prepare requests. The end of the server does not wait for one of them."""
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Takes no more work, and forgets what has not begun."""
-        super().shutdown(wait=False, cancel_futures=True)
-
-    def ended(self) -> bool:
-        """Whether all threads have ended; those that still work get a moment."""
-        until_s = time.monotonic() + _THREADS_S
-        for thread in self._threads:
-            thread.join(max(0.0, until_s - time.monotonic()))
-        return not any(thread.is_alive() for thread in self._threads)
 
 
 class DrainingServer(uvicorn.Server):

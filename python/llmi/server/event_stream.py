@@ -53,7 +53,7 @@ class Watched(Response):
         A client that is there and reads nothing is the connection's to cut (llmi.server.connections): then it has gone.
         """
         loop, keep_alive_s = asyncio.get_running_loop(), LIMITS.get().keep_alive_s
-        gone = asyncio.create_task(_disconnected(receive))
+        gone = asyncio.create_task(gone_client(receive))
         try:
             while True:
                 silent_s = 0.0 if self._is_sending else loop.time() - self._sent_s
@@ -88,7 +88,8 @@ class EventStream(Watched):
         pass
 
 
-async def _disconnected(receive: Receive) -> None:
+async def gone_client(receive: Receive) -> None:
+    """Returns when the client has gone."""
     message: Message = {"type": ""}
     while message["type"] != "http.disconnect":
         message = await receive()
@@ -97,7 +98,7 @@ async def _disconnected(receive: Receive) -> None:
 async def unless_gone(receive: Receive, work: Awaitable[Response]) -> Response:
     """The work's result; if the client goes first, the work is cancelled, and the answer is for nobody."""
     task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnected(receive))
+    gone = asyncio.ensure_future(gone_client(receive))
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():

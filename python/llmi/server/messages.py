@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +22,7 @@ from llmi.server.parts import Call, Part, news_of
 from llmi.server.prompts import Prompt, render, with_tools
 from llmi.server.respond import json_response, respond
 from llmi.server.served import Served
-from llmi.server.state import state_of
+from llmi.server.state import prepare, state_of
 
 _MAX_TOKENS = Whole(1, 2**31 - 1, "an integer in [1, 2^31)")
 _STOPS = Listed(Text(4096), "a list of strings", 64)
@@ -59,7 +58,7 @@ async def _prepared(request: Request, endpoint: Endpoint) -> tuple[Taken, Served
     def prepared() -> Prompt:
         return render(model, chat_of_messages(taken, model.tokenizer.template_for(None, {"tools": taken.own.get("tools") or None})))
 
-    return taken, model, await asyncio.to_thread(prepared)
+    return taken, model, await prepare(request, taken, prepared)
 
 
 async def _messages(request: Request) -> Response:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import datetime
 import re
 from collections.abc import Mapping
 from typing import Any
+
+from starlette.requests import Request
 
 from llmi.base.kinds import TOKEN_IDS, Flag, Text
 from llmi.errors import InvalidParamsError
@@ -18,6 +19,7 @@ from llmi.server.nested import ignore_others, wrong
 from llmi.server.parts import Streams, TextStream
 from llmi.server.plain_messages import plain_messages
 from llmi.server.served import Served
+from llmi.server.state import prepare
 from llmi.tools.chat import ToolChat, chat_tools, together
 
 _CLOCK = "strftime_now"
@@ -65,12 +67,12 @@ class Prompt:
         return self.tools is None or self.tools.format is None
 
 
-async def read_prompts(model: Served, taken: Taken) -> list[Prompt]:
+async def read_prompts(request: Request, model: Served, taken: Taken) -> list[Prompt]:
     """As `completion_prompts`; all but a few ids are read on another thread."""
     given = taken.own.get("prompt")
     if isinstance(given, list) and len(given) <= _FEW_IDS and all(type(entry) is int for entry in given):
         return completion_prompts(model, taken)
-    return await asyncio.to_thread(completion_prompts, model, taken)
+    return await prepare(request, taken, lambda: completion_prompts(model, taken))
 
 
 def completion_prompts(model: Served, taken: Taken) -> list[Prompt]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +23,7 @@ from llmi.server.parts import Part, news_of, num_reasoning_tokens
 from llmi.server.prompts import render, with_tools
 from llmi.server.respond import respond
 from llmi.server.responses_chat import chat_of_response, text_format
-from llmi.server.state import state_of
+from llmi.server.state import prepare, state_of
 
 _MAX_TOKENS = Whole(1, 2**31 - 1, "an integer in [1, 2^31)")
 _TEXT, _REASONING = "output_text", "reasoning_text"
@@ -46,7 +45,7 @@ async def responses(request: Request) -> Response:
         params["max_tokens"] = _MAX_TOKENS.parse("max_output_tokens", given)
     else:
         parameters.chat_max_tokens(model, taken, params)
-    prompt = await asyncio.to_thread(render, model, chat_of_response(taken))
+    prompt = await prepare(request, taken, lambda: render(model, chat_of_response(taken)))
     parameters.check_room(model, taken, params, prompt)
     if top is not None and not prompt.is_plain:
         raise UnsupportedCombinationError(

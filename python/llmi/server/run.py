@@ -16,6 +16,7 @@ from llmi.server.connections import protocol_of
 from llmi.server.drain import DrainingServer
 from llmi.server.listen import bind as bind
 from llmi.server.listen import url_of
+from llmi.server.preparing import Preparing
 from llmi.server.served import Served
 from llmi.server.settings import ServerSettings
 from llmi.server.systemd import notify
@@ -40,7 +41,8 @@ def serve(models: Mapping[str, AsyncLLM], settings: ServerSettings, sock: socket
     if settings.uds is not None:
         with contextlib.suppress(OSError):
             settings.uds.unlink()
-    return server.threads.ended()
+    preparing: Preparing = server.config.app.state.llmi.preparing  # type: ignore[union-attr]
+    return preparing.ended() and server.threads.ended()
 
 
 def make_server(
@@ -70,6 +72,7 @@ def make_server(
 
     def end() -> None:
         door.end()
+        app.state.llmi.preparing.end()
         for server in models.values():
             server.abort_all()
 

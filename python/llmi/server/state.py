@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import TypeVar
 
 from starlette.requests import Request
 
+from llmi.server.fields import Taken
 from llmi.server.guard import Door
+from llmi.server.preparing import Preparing
 from llmi.server.receipts import Receipts
 from llmi.server.served import Models
 from llmi.server.settings import ServerSettings
 
+T = TypeVar("T")
+
 
 @dataclasses.dataclass
 class ServerState:
-    """The models, the settings, the receipts' folder, and who may pass."""
+    """The models, the settings, the receipts' folder, who may pass, and the threads that prepare what comes."""
 
     models: Models
     settings: ServerSettings
     receipts: Receipts
     door: Door
+    preparing: Preparing
+
+
+async def prepare(request: Request, taken: Taken, work: Callable[[], T]) -> T:
+    """The result of `work`, on a thread for bodies of this kind (Preparing.run)."""
+    return await state_of(request).preparing.run(request, taken, work)
 
 
 def state_of(request: Request) -> ServerState:

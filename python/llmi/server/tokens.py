@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from starlette.requests import Request
@@ -15,7 +14,7 @@ from llmi.server.fields import DETOKENIZE, RENDERING, TOKENIZE, Taken
 from llmi.server.prompts import chat_of, read_prompts, render
 from llmi.server.respond import json_response
 from llmi.server.served import Served
-from llmi.server.state import state_of
+from llmi.server.state import prepare, state_of
 
 
 async def tokenize(request: Request) -> Response:
@@ -30,9 +29,9 @@ async def tokenize(request: Request) -> Response:
         if name in given:
             raise ApiError(400, f"{name} has no effect next to {of}", param=name, code="contradiction")
     if of == "messages":
-        prompt = await asyncio.to_thread(render, model, chat_of(taken))
+        prompt = await prepare(request, taken, lambda: render(model, chat_of(taken)))
     else:
-        prompts = await read_prompts(model, taken)
+        prompts = await read_prompts(request, model, taken)
         if len(prompts) != 1:
             raise ApiError(400, "prompt must be one text", param="prompt", code="invalid_type")
         prompt = prompts[0]
@@ -49,7 +48,7 @@ async def detokenize(request: Request) -> Response:
     model = state_of(request).models.find(taken.own.get("model"))
     if "tokens" not in taken.own:
         raise ApiError(400, "tokens is missing: give a list of token ids", param="tokens", code="missing_field")
-    return json_response({"prompt": await asyncio.to_thread(_detokenized, model, taken)})
+    return json_response({"prompt": await prepare(request, taken, lambda: _detokenized(model, taken))})
 
 
 def _detokenized(model: Served, taken: Taken) -> str:

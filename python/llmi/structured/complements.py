@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
+from llmi.structured.budget import Budget
+
 Schema: TypeAlias = "dict[str, object] | bool"
 #: Keywords without an effect on what is valid.
 ANNOTATIONS = frozenset((
@@ -20,13 +22,16 @@ _BOUNDS: dict[str, tuple[str, str, int]] = {
 }  # fmt: skip
 _MOST_KEYWORDS = 4
 _MOST_TEXTS = 200
+_STEPS = 8  # of one schema
 
 
-def complement(schema: Schema, resolve: Callable[[str], Schema | None], depth: int = 0) -> Schema | None:
+def complement(schema: Schema, resolve: Callable[[str], Schema | None], budget: Budget, depth: int = 0) -> Schema | None:
     """A schema that fits exactly the values that this one does not, or None where there is none of that kind here.
 
-    A schema with several keywords is a conjunction: its complement is the union of theirs.
+    A schema with several keywords is a conjunction: its complement is the union of theirs. Raises InvalidParamsError where references multiply
+    until the budget has no steps left.
     """
+    budget.spend(_STEPS)
     if isinstance(schema, bool):
         return not schema
     if depth > 8:
@@ -38,7 +43,7 @@ def complement(schema: Schema, resolve: Callable[[str], Schema | None], depth: i
         return None  # drafts differ on the keywords next to it
     parts: list[Schema] = []
     for name, value in keywords.items():
-        part = _of_keyword(name, value, resolve, depth)
+        part = _of_keyword(name, value, resolve, budget, depth)
         if part is None:
             return None
         parts.append(part)
@@ -61,9 +66,9 @@ def all_of(schemas: Iterable[Schema]) -> Schema:
     return {"allOf": parts} if len(parts) > 1 else parts[0] if parts else True
 
 
-def _of_keyword(name: str, value: object, resolve: Callable[[str], Schema | None], depth: int) -> Schema | None:
+def _of_keyword(name: str, value: object, resolve: Callable[[str], Schema | None], budget: Budget, depth: int) -> Schema | None:
     def inner(schema: object) -> Schema | None:
-        return complement(schema, resolve, depth + 1) if isinstance(schema, (dict, bool)) else None
+        return complement(schema, resolve, budget, depth + 1) if isinstance(schema, (dict, bool)) else None
 
     def inners(schemas: object) -> list[Schema] | None:
         parts = [inner(schema) for schema in schemas] if isinstance(schemas, list) else [None]
@@ -80,8 +85,9 @@ def _of_keyword(name: str, value: object, resolve: Callable[[str], Schema | None
     if name == "type":
         return _of_types(value)
     if name in ("const", "enum"):
-        return _of_values([value] if name == "const" else value)
+        return _of_values([value] if name == "const" else value, budget)
     if name == "required" and isinstance(value, list):
+        budget.spend(len(value))
         return any_of({"type": "object", "properties": {key: False}} for key in value)
     if name == "properties" and isinstance(value, dict):
         parts = inners([*value.values()])
@@ -103,28 +109,29 @@ def _of_types(value: object) -> Schema | None:
     return {"type": rest if len(rest) > 1 else rest[0]} if rest else False
 
 
-def _of_values(values: object) -> Schema | None:
+def _of_values(values: object, budget: Budget) -> Schema | None:
     """All but some null, booleans, texts and numbers."""
     if not isinstance(values, list) or any(isinstance(value, (list, dict)) for value in values):
         return None
+    budget.spend(len(values))
     texts = [value for value in values if isinstance(value, str)]
     numbers = sorted(value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool))
     if len(texts) > _MOST_TEXTS or len(numbers) > 8:
         return None
     rest: list[Schema] = [{"type": ["array", "object", *([] if None in values else ["null"])]}]
     rest += [{"const": truth} for truth in (True, False) if not any(value is truth for value in values)]
-    rest.append({"type": "string", "pattern": all_but(texts)} if texts else {"type": "string"})
+    rest.append({"type": "string", "pattern": all_but(texts, budget)} if texts else {"type": "string"})
     apart: list[Schema] = [any_of([{"exclusiveMaximum": number}, {"exclusiveMinimum": number}]) for number in numbers]
     rest.append({"type": "number", "allOf": apart} if apart else {"type": "number"})
     return any_of(rest)
 
 
-def all_but(texts: list[str]) -> str:
+def all_but(texts: list[str], budget: Budget) -> str:
     """A pattern (of ECMA 262) that every text matches but these; made from the tree of their characters."""
-    return f"^(?:{_all_but(sorted(set(texts)), 0)})$"
+    return f"^(?:{_all_but(sorted(set(texts)), 0, budget)})$"
 
 
-def _all_but(texts: list[str], at: int) -> str:
+def _all_but(texts: list[str], at: int, budget: Budget) -> str:
     """The same behind `at` characters that all of them share."""
     branches: dict[str, list[str]] = {}
     for text in texts:
@@ -133,8 +140,10 @@ def _all_but(texts: list[str], at: int) -> str:
     parts = [] if any(len(text) == at for text in texts) else [""]
     members = "".join(_code(char) for char in branches)
     parts.append(rf"[^{members}][\s\S]*" if members else r"[\s\S]+")
-    parts += [f"{_code(char)}(?:{_all_but(rest, at + 1)})" for char, rest in branches.items()]
-    return "|".join(parts)
+    parts += [f"{_code(char)}(?:{_all_but(rest, at + 1, budget)})" for char, rest in branches.items()]
+    pattern = "|".join(parts)
+    budget.spend(len(texts) + len(pattern) // 256)
+    return pattern
 
 
 def _code(char: str) -> str:

@@ -10,19 +10,23 @@ from llmi import _core
 from llmi.errors import ConstraintError
 from llmi.params.constraint import Constraint
 from llmi.params.structured import StructuredOutputsParams
+from llmi.structured.budget import Budget
 from llmi.structured.compiling import Compilations, Deadline
 from llmi.structured.grammars import compiled, refused
 from llmi.structured.library import Matcher, Vocabulary, vocabulary_of
+from llmi.structured.trial import LONG_S, SHORT_S, NeedsLongerError
 from llmi.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_MAX_GRAMMARS = 64
+#: Grammars that are kept, and their characters: what the library makes of a text may take thousands of times its size.
+_MAX_GRAMMARS, _MAX_CHARS = 64, 256 << 10
 _cache: OrderedDict[tuple[int, StructuredOutputsParams, str], GrammarConstraint] = OrderedDict()
 _lock = threading.Lock()
 _compilations: Compilations[GrammarConstraint] = Compilations()
+_long_compilations: Compilations[GrammarConstraint] = Compilations(1)  # what takes longer waits for its own kind alone
 
 
 class State:
@@ -60,10 +64,17 @@ class State:
 class GrammarConstraint(Constraint[State]):
     """A grammar of StructuredOutputsParams. The library's errors are ConstraintError."""
 
-    def __init__(self, params: StructuredOutputsParams, vocabulary: Vocabulary, prelude: str = "") -> None:
+    def __init__(
+        self,
+        params: StructuredOutputsParams,
+        vocabulary: Vocabulary,
+        prelude: str = "",
+        budget: Budget | None = None,
+        cpu_s: float | None = None,
+    ) -> None:
         self.params = params
         self._vocabulary = vocabulary
-        self._first = compiled(params, vocabulary, prelude)
+        self._first = compiled(params, vocabulary, prelude, budget, cpu_s)
         matcher = self._first.deep_copy()
         self._first_mask = vocabulary.mask(matcher)
         if matcher.is_error() or not (self._first_mask.any() or matcher.is_accepting()):
@@ -114,9 +125,14 @@ def _first_line(message: str) -> str:
 
 
 def grammar_constraint(
-    params: StructuredOutputsParams, tokenizer: Tokenizer, prelude: str = "", *, deadline: Deadline | None = None
+    params: StructuredOutputsParams,
+    tokenizer: Tokenizer,
+    prelude: str = "",
+    *,
+    deadline: Deadline | None = None,
+    budget: Budget | None = None,
 ) -> GrammarConstraint:
-    """The compiled grammar, behind a prelude of thinking; the latest 64 are kept.
+    """The compiled grammar, behind a prelude of thinking; the latest ones are kept. budget: of the request, where it has several grammars.
 
     Raises InvalidParamsError for what cannot be enforced, MissingExtraError, and GrammarTimeoutError at the deadline; None waits.
     """
@@ -127,12 +143,17 @@ def grammar_constraint(
             _cache.move_to_end(key)
             return _cache[key]
 
-    def make() -> GrammarConstraint:
-        made = GrammarConstraint(params, vocabulary, prelude)
+    def make(cpu_s: float) -> GrammarConstraint:
+        made = GrammarConstraint(params, vocabulary, prelude, budget, cpu_s)
         with _lock:
             _cache[key] = made
-            if len(_cache) > _MAX_GRAMMARS:
+            while len(_cache) > 1 and (len(_cache) > _MAX_GRAMMARS or sum(entry[1].num_chars for entry in _cache) > _MAX_CHARS):
                 _cache.popitem(last=False)
         return made
 
-    return make() if deadline is None else _compilations.wait(key, make, deadline)
+    if deadline is None:
+        return make(LONG_S)
+    try:
+        return _compilations.wait(key, lambda: make(SHORT_S), deadline)
+    except NeedsLongerError:
+        return _long_compilations.wait(key, lambda: make(LONG_S), deadline)

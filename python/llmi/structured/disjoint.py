@@ -5,41 +5,106 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 
+from llmi.structured.budget import Budget
 from llmi.structured.complements import TYPES, Schema
 
 _DEPTH = 12
+#: Types whose values can be told apart: the keywords of the least and the most; objects are told apart by their properties.
+_COUNTED = {"array": ("minItems", "maxItems"), "string": ("minLength", "maxLength"), "number": ("minimum", "maximum")}
+_COMPARED = {"object", *_COUNTED}
+
+
+class _Facts:
+    """What a schema says by itself: all that it takes with it by allOf and `$ref`, and what that allows."""
+
+    def __init__(self, schema: Schema, conjuncts: list[Schema], budget: Budget) -> None:
+        self.schema = schema  # kept alive, since facts are found by its id
+        self.is_false = False in conjuncts
+        self.parts = [part for part in conjuncts if isinstance(part, dict)]
+        self.values = _values(self.parts, budget)
+        self.types = _types(self.parts)
 
 
 class Disjoint:
     """A sound prover: True is a proof, False says nothing.
 
-    resolve: the schema that a `$ref` names, or None.
+    resolve: the schema that a `$ref` names, or None. What it asks itself again it remembers; the budget pays for the rest.
     """
 
-    def __init__(self, resolve: Callable[[str], Schema | None]) -> None:
+    def __init__(self, resolve: Callable[[str], Schema | None], budget: Budget) -> None:
         self._resolve = resolve
+        self._budget = budget
+        self._known: dict[int, _Facts] = {}
+        self._proven: dict[tuple[int, int], int] = {}  # of two schemas: -1, or the least depth at which there was no proof
 
     def all_pairs(self, schemas: list[Schema]) -> bool:
         """Whether each two of them are disjoint."""
+        facts = [self._facts(schema) for schema in schemas]
+        if _are_apart([own.values for own in facts]) or self._are_named_apart(facts):
+            return True
         return all(self(a, b) for index, a in enumerate(schemas) for b in schemas[:index])
+
+    def _are_named_apart(self, facts: list[_Facts]) -> bool:
+        """Whether all are objects alone, and have one property that must be there and tells them apart by its values."""
+        if not all(own.types == {"object"} for own in facts):
+            return False
+        names = [{name for part in own.parts for name in _listed(part.get("required"))} for own in facts]
+        self._budget.spend(sum(map(len, names)))
+        for name in set.intersection(*names):
+            self._budget.spend(len(facts))
+            if _are_apart([self._values_of(own, name) for own in facts]):
+                return True
+        return False
+
+    def _values_of(self, facts: _Facts, name: str) -> set[str] | None:
+        """The values of a property, as far as one schema tells."""
+        found = (self._facts(self._target(schema)).values for schema in _of_property(facts.parts, name))
+        return next((values for values in found if values is not None), None)
 
     def __call__(self, first: Schema, second: Schema, depth: int = 0) -> bool:
         """Whether the two are disjoint."""
+        self._budget.spend()
         if depth > _DEPTH:
             return False
-        a, b = [*self._conjuncts(first, 0)], [*self._conjuncts(second, 0)]
-        if False in a or False in b:
+        first, second = self._target(first), self._target(second)
+        key = (id(first), id(second))
+        known = self._proven.get(key)
+        if known is None or known > depth:
+            known = self._proven[key] = -1 if self._prove(self._facts(first), self._facts(second), depth) else depth
+        return known < 0
+
+    def _prove(self, a: _Facts, b: _Facts, depth: int) -> bool:
+        if a.is_false or b.is_false:
             return True
-        for own, other in ((a, second), (b, first)):
-            for part in own:
+        if self._conflict(a, b, depth):
+            return True
+        for own, other in ((a, b), (b, a)):
+            for part in own.parts:
                 for name in ("anyOf", "oneOf"):
-                    options = part.get(name) if isinstance(part, dict) else None
-                    if isinstance(options, list) and options and all(self(option, other, depth + 1) for option in options):
+                    options = part.get(name)
+                    if isinstance(options, list) and options and all(self(option, other.schema, depth + 1) for option in options):
                         return True
-        return self._conflict([part for part in a if isinstance(part, dict)], [part for part in b if isinstance(part, dict)], depth)
+        return False
+
+    def _target(self, schema: Schema) -> Schema:
+        """What a schema that is a reference leads to; itself, if that is unknown."""
+        for _ in range(_DEPTH):
+            reference = schema.get("$ref") if isinstance(schema, dict) else None
+            target = self._resolve(reference) if isinstance(reference, str) else None
+            if target is None:
+                break
+            schema = target
+        return schema
+
+    def _facts(self, schema: Schema) -> _Facts:
+        facts = self._known.get(id(schema))
+        if facts is None:
+            facts = self._known[id(schema)] = _Facts(schema, [*self._conjuncts(schema, 0)], self._budget)
+        return facts
 
     def _conjuncts(self, schema: object, depth: int) -> Iterator[Schema]:
         """A schema and all that it takes with it by allOf and `$ref`."""
+        self._budget.spend()
         if isinstance(schema, bool):
             yield schema
         if not isinstance(schema, dict) or depth > _DEPTH:
@@ -53,28 +118,34 @@ class Disjoint:
         for part in parts if isinstance(parts, list) else []:
             yield from self._conjuncts(part, depth + 1)
 
-    def _conflict(self, a: list[dict[str, object]], b: list[dict[str, object]], depth: int) -> bool:
+    def _conflict(self, a: _Facts, b: _Facts, depth: int) -> bool:
         """Whether each type that both allow is without a value that fits both."""
-        values = [_values(a), _values(b)]
-        if values[0] is not None and values[1] is not None and not values[0] & values[1]:
+        if a.values is not None and b.values is not None and a.values.isdisjoint(b.values):
             return True
-        kinds = _types(a) & _types(b)
+        kinds = a.types & b.types
+        if not kinds <= _COMPARED:
+            return False
+        self._budget.spend(len(a.parts) + len(b.parts))
         return all(
-            {"object": self._objects(a, b, depth), "array": _apart(a, b, "minItems", "maxItems"), "string": _apart(a, b, "minLength", "maxLength"),
-             "number": _apart(a, b, "minimum", "maximum")}.get(kind, False) for kind in kinds
-        )  # fmt: skip
+            self._objects(a.parts, b.parts, depth) if kind == "object" else _apart(a.parts, b.parts, *_COUNTED[kind]) for kind in kinds
+        )
 
     def _objects(self, a: list[dict[str, object]], b: list[dict[str, object]], depth: int) -> bool:
         """Whether some name must be there on one side, and has no value that fits both."""
-        names = {name for part in a + b for name in _listed(part.get("required"))}
-        for name in names:
-            needed = any(name in _listed(part.get("required")) for part in a)
+        listed = [name for part in a + b for name in _listed(part.get("required"))]
+        self._budget.spend(len(listed))
+        for name in dict.fromkeys(listed):
+            self._budget.spend(len(a) + len(b))
             own, other = [*_of_property(a, name)], [*_of_property(b, name)]
             if False in (own + other) or any(self(x, y, depth + 1) for x in own for y in other):
                 return True
-            if not needed and False in own:
-                return True
         return False
+
+
+def _are_apart(all_values: list[set[str] | None]) -> bool:
+    """Whether all are finitely many values, and no value comes twice."""
+    every = [text for values in all_values for text in values or ()]
+    return None not in all_values and len(every) == len({*every})
 
 
 def _types(parts: list[dict[str, object]]) -> set[str]:
@@ -100,12 +171,13 @@ def _type_of(value: object) -> str:
     return "object"
 
 
-def _values(parts: list[dict[str, object]]) -> set[str] | None:
+def _values(parts: list[dict[str, object]], budget: Budget) -> set[str] | None:
     """The texts of all values that may fit, or None for endless many. A number that is whole is an integer."""
     found: set[str] | None = None
     for part in parts:
         for values in (part.get("enum"), [part["const"]] if "const" in part else None):
             if isinstance(values, list):
+                budget.spend(len(values))
                 texts = {_text(value) for value in values}
                 found = texts if found is None else found & texts
     return found

@@ -11,13 +11,15 @@ import re
 from typing import NoReturn
 
 from llmi.base.kinds import show
+from llmi.structured.budget import Budget
 from llmi.structured.gbnf_runs import runs_of
-from llmi.structured.gbnf_tree import Chars, Choice, Named, Part, Sequence, all_but, lark_of, repeated
+from llmi.structured.gbnf_tree import Chars, Choice, Named, Part, Sequence, all_but, lark_of, merged, repeated
 
-_BLANKS = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
-_BLANK_LINES = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*")
-_NAME = re.compile(r"[A-Za-z0-9_-]+")
-_FIRST_RULE = re.compile(rf"{_BLANK_LINES.pattern}{_NAME.pattern}[ \t]*::=")
+# A comment takes its whole line, and nothing of it is given back: a line of # signs can be read in one way alone.
+_BLANKS = re.compile(r"(?:[ \t]|#[^\r\n]*+)*+")
+_BLANK_LINES = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*+)*+")
+_NAME = re.compile(r"[A-Za-z0-9_-]++")
+_FIRST_RULE = re.compile(rf"{_BLANK_LINES.pattern}{_NAME.pattern}[ \t]*+::=")
 _COUNTS = re.compile(r"\{[ \t]*([0-9]{1,9})[ \t]*(?:(,)[ \t]*([0-9]{1,9})?[ \t]*)?\}")
 _ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|([nrt\"\\\[\]]))")
 _PLAIN_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
@@ -33,10 +35,10 @@ def is_gbnf(grammar: str) -> bool:
     return _FIRST_RULE.match(grammar) is not None
 
 
-def lark_of_gbnf(grammar: str) -> str:
-    """The same language in Lark. Raises GbnfError."""
+def lark_of_gbnf(grammar: str, budget: Budget) -> str:
+    """The same language in Lark. Raises GbnfError, and InvalidParamsError where the budget has no steps left."""
     try:
-        return _Converter(grammar).lark()
+        return _Converter(grammar, budget).lark()
     except RecursionError:
         raise GbnfError("parentheses are nested too deep") from None
 
@@ -44,8 +46,9 @@ def lark_of_gbnf(grammar: str) -> str:
 class _Converter:
     """Reads the rules from left to right."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, budget: Budget) -> None:
         self._text = text
+        self._budget = budget
         self._at = 0
         self._uses: dict[str, int] = {}  # where each rule is named first
         self._bodies: dict[str, Part] = {}
@@ -95,7 +98,7 @@ class _Converter:
         while (element := self._element()) is not None:
             self._skip(blanks)
             while (times := self._times()) is not None:
-                element = repeated(element, *times)
+                element = repeated(element, *times, self._budget)
                 self._skip(blanks)
             parts.append(element)
         return parts[0] if len(parts) == 1 else Sequence(parts)
@@ -168,7 +171,7 @@ class _Converter:
         if not ranges:
             self._fail("the class is empty")
         self._at += 1
-        return Chars(tuple(all_but(ranges) if is_negated else sorted(ranges)))
+        return Chars(tuple(all_but(ranges) if is_negated else merged(ranges)))
 
     def _char(self) -> int:
         """The code of a character of a text or class."""

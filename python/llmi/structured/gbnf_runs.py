@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from llmi.structured.gbnf_tree import Chars, Choice, Named, Part, Sequence, Times
 
 _MOST_POSITIONS = 400
 _MOST_PAIRS = 200_000  # of positions that are read, so that the work is bounded
+_MOST_STEPS = 100_000  # before them: parts that are read, times the rounds, and neighbours
 
 
 @dataclasses.dataclass
@@ -34,13 +35,20 @@ class _Ends:
 _NOTHING = _Ends(False, frozenset(), frozenset())
 
 
+class _TooLargeError(Exception):
+    """The grammar takes too many steps."""
+
+
 def runs_of(rules: dict[str, Part]) -> set[Chars]:
     """The classes whose repetitions may be one terminal: none, where the grammar is too large to tell."""
-    candidates = {chars: times for part in rules.values() for times in _repetitions(part) for chars in _repeated(times)}
-    positions = [place for part in rules.values() for place in _positions(part)]
-    if not candidates or len(positions) > _MOST_POSITIONS:
+    parts = [*_parts(rules.values())]
+    candidates = {chars: part for part in parts if isinstance(part, Times) for chars in _repeated(part)}
+    if not candidates or sum(isinstance(part, Chars) for part in parts) > _MOST_POSITIONS:
         return set()
-    follow = _Follow(rules)
+    try:
+        follow = _Follow(rules)
+    except _TooLargeError:
+        return set()
     runs = {chars for chars, times in candidates.items() if follow.sources[chars, chars] <= {times}}
     return follow.without_meetings(runs)
 
@@ -50,16 +58,27 @@ class _Follow:
 
     def __init__(self, rules: dict[str, Part]) -> None:
         self._ends = dict.fromkeys(rules, _NOTHING)
+        self._left = _MOST_STEPS
+        self._notes = False
         self.sources: defaultdict[tuple[Chars, Chars], set[Part]] = defaultdict(set)
         while (ends := {name: self._of(part) for name, part in rules.items()}) != self._ends:
             self._ends = ends
+        self._notes = True  # once, when all ends are known
+        for part in rules.values():
+            self._of(part)
         self._next: defaultdict[Chars | None, set[Chars]] = defaultdict(set)
         for first, second in self.sources:
             self._next[first].add(second)
         self._next[None] |= self._ends["root"].first
 
+    def _spend(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise _TooLargeError
+
     def _of(self, part: Part) -> _Ends:
-        """Ends of a part; its neighbours are noted on the way."""
+        """Ends of a part; its neighbours are noted on the way, if wanted."""
+        self._spend(1)
         if isinstance(part, Chars):
             return _Ends(False, frozenset({part}), frozenset({part}))
         if isinstance(part, Named):
@@ -70,18 +89,23 @@ class _Follow:
             return inner if part.least else dataclasses.replace(inner, empty=True)
         if isinstance(part, Choice):
             all_ends = [self._of(entry) for entry in part.parts]
+            self._spend(sum(len(ends.first) + len(ends.last) for ends in all_ends) // 8)
             first, last = (frozenset().union(*(getattr(ends, name) for ends in all_ends)) for name in ("first", "last"))
             return _Ends(any(ends.empty for ends in all_ends), first, last)
         whole = _Ends(True, frozenset(), frozenset())
         for entry in part.parts:
             ends = self._of(entry)
             self._join(whole, ends, part)
+            self._spend((len(whole.first) + len(whole.last)) // 8)
             first = whole.first | ends.first if whole.empty else whole.first
             last = whole.last | ends.last if ends.empty else ends.last
             whole = _Ends(whole.empty and ends.empty, first, last)
         return whole
 
     def _join(self, before: _Ends, behind: _Ends, source: Part) -> None:
+        if not self._notes:
+            return
+        self._spend(len(before.last) * len(behind.first))
         for last in before.last:
             for first in behind.first:
                 self.sources[last, first].add(source)
@@ -96,7 +120,7 @@ class _Follow:
             one, other = waiting.pop()
             for first in self._next[one]:
                 for second in self._next[other]:
-                    num_pairs += 1
+                    num_pairs += 1 + (len(first.codes) + len(second.codes)) // 16
                     if num_pairs > _MOST_PAIRS:
                         return set()
                     if first is not second and first.begins_like(second):
@@ -107,22 +131,13 @@ class _Follow:
         return runs
 
 
-def _inner(part: Part) -> list[Part]:
-    return [part.part] if isinstance(part, Times) else part.parts if isinstance(part, (Sequence, Choice)) else []
-
-
-def _positions(part: Part) -> Iterator[Chars]:
-    if isinstance(part, Chars):
+def _parts(parts: Iterable[Part]) -> Iterator[Part]:
+    """These parts and all in them, each in front of what is in it."""
+    waiting = [*parts][::-1]
+    while waiting:
+        part = waiting.pop()
         yield part
-    for entry in _inner(part):
-        yield from _positions(entry)
-
-
-def _repetitions(part: Part) -> Iterator[Times]:
-    if isinstance(part, Times):
-        yield part
-    for entry in _inner(part):
-        yield from _repetitions(entry)
+        waiting += [part.part] if isinstance(part, Times) else part.parts[::-1] if isinstance(part, (Sequence, Choice)) else []
 
 
 def _repeated(times: Times) -> Iterator[Chars]:

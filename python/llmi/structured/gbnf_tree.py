@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TypeAlias
+
+from llmi.structured.budget import Budget
 
 _LAST_CODE = 0x10FFFF
 _MOST_WRITTEN_OUT = 16
@@ -11,17 +14,21 @@ _MOST_WRITTEN_OUT = 16
 
 @dataclasses.dataclass(eq=False)
 class Chars:
-    """One character of a class, at one place of the grammar. codes: ranges of code points, in order, both ends included."""
+    """One character of a class, at one place of the grammar. codes: ranges of code points, in order and apart, both ends included."""
 
     codes: tuple[tuple[int, int], ...]
 
     def meets(self, other: Chars) -> bool:
         """Whether a character is of both classes."""
-        return any(low <= last and first <= high for low, high in self.codes for first, last in other.codes)
+        return _overlap(self.codes, other.codes)
 
     def begins_like(self, other: Chars) -> bool:
         """Whether characters of both begin with the same byte in UTF-8."""
-        return any(_lead(low) <= _lead(last) and _lead(first) <= _lead(high) for low, high in self.codes for first, last in other.codes)
+        return not self._leads.isdisjoint(other._leads)
+
+    @functools.cached_property
+    def _leads(self) -> frozenset[int]:
+        return frozenset(byte for low, high in self.codes for byte in range(_lead(low), _lead(high) + 1))
 
     def pattern(self) -> str:
         """The class as a regular expression."""
@@ -66,11 +73,36 @@ def _lead(code: int) -> int:
     return code if code < 0x80 else 0xC0 | code >> 6 if code < 0x800 else 0xE0 | code >> 12 if code < 0x10000 else 0xF0 | code >> 18
 
 
-def repeated(part: Part, least: int, most: int | None) -> Part:
+def _overlap(own: tuple[tuple[int, int], ...], other: tuple[tuple[int, int], ...]) -> bool:
+    """Whether two lists of ranges, each in order, share a number."""
+    i = j = 0
+    while i < len(own) and j < len(other):
+        if own[i][1] < other[j][0]:
+            i += 1
+        elif other[j][1] < own[i][0]:
+            j += 1
+        else:
+            return True
+    return False
+
+
+def repeated(part: Part, least: int, most: int | None, budget: Budget) -> Part:
     """A part, repeated. A small count of a class is written out: each place then has neighbours of its own (gbnf_runs)."""
     if isinstance(part, Chars) and least == most and least <= _MOST_WRITTEN_OUT:
+        budget.spend(least * (1 + len(part.codes)))
         return Sequence([Chars(part.codes) for _ in range(least)])
     return Times(part, least, most)
+
+
+def merged(codes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same code points as ranges in order, which do not overlap."""
+    ranges: list[tuple[int, int]] = []
+    for low, high in sorted(codes):
+        if ranges and low <= ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], max(ranges[-1][1], high))
+        else:
+            ranges.append((low, high))
+    return ranges
 
 
 def all_but(codes: list[tuple[int, int]]) -> list[tuple[int, int]]:

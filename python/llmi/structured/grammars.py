@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -10,6 +11,7 @@ from typing import cast
 from llmi.base.log import log
 from llmi.errors import InvalidParamsError
 from llmi.params.structured import StructuredOutputsParams
+from llmi.structured.budget import Budget
 from llmi.structured.forcing import without_endless_forcing
 from llmi.structured.gbnf import GbnfError, is_gbnf, lark_of_gbnf
 from llmi.structured.lark_text import literal
@@ -17,6 +19,7 @@ from llmi.structured.library import Matcher, Vocabulary, load
 from llmi.structured.strict_schema import strict_schema
 from llmi.structured.structural_tag import tag_grammar
 from llmi.structured.thinking import behind
+from llmi.structured.trial import try_out
 
 _SEPARATORS: dict[str, dict[str, object]] = {
     "compact": {"whitespace_flexible": False},
@@ -25,6 +28,11 @@ _SEPARATORS: dict[str, dict[str, object]] = {
 }
 #: Without `u`: names of properties could be written in two ways, and the library compares texts.
 _ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}
+#: What a budget's error calls each kind.
+_NAMES = {
+    "json": "the JSON schema", "json_object": "the JSON schema", "regex": "the regular expression", "choice": "the choice", "grammar": "the grammar",
+    "structural_tag": "the structural tag",
+}  # fmt: skip
 
 
 def refused(what: str) -> InvalidParamsError:
@@ -32,11 +40,24 @@ def refused(what: str) -> InvalidParamsError:
     return InvalidParamsError(f"structured_outputs: {what}", "structured_outputs")
 
 
-def grammar_of(params: StructuredOutputsParams, special: Mapping[str, int] = MappingProxyType({})) -> str:
-    """The grammar's text in the library's own form. special: the special tokens of the vocabulary. Raises InvalidParamsError."""
+def grammar_of(params: StructuredOutputsParams, special: Mapping[str, int] = MappingProxyType({}), budget: Budget | None = None) -> str:
+    """The grammar's text in the library's own form. special: the special tokens of the vocabulary. Raises InvalidParamsError.
+
+    budget: of the request, where it has several grammars; None: one of its own.
+    """
+    budget = Budget(_NAMES[params.kind]) if budget is None else budget
+    try:
+        return _grammar_of(params, special, budget)
+    except RecursionError:
+        raise refused(f"{_NAMES[params.kind]} is nested too deep") from None
+    except ValueError as error:
+        raise error if isinstance(error, InvalidParamsError) else refused(_explain(params, str(error))) from None
+
+
+def _grammar_of(params: StructuredOutputsParams, special: Mapping[str, int], budget: Budget) -> str:
     matcher = load().LLMatcher
     if params.kind in ("json", "json_object"):
-        schema = {"type": "object"} if params.json is None else _strict(params)
+        schema = {"type": "object"} if params.json is None else _strict(params, budget)
         options = {**_SEPARATORS[params.whitespace], **_ESCAPES, "lenient": params.lenient}
         return str(matcher.grammar_from_json_schema(json.dumps(schema), overrides=options))
     if params.kind == "regex":
@@ -45,18 +66,22 @@ def grammar_of(params: StructuredOutputsParams, special: Mapping[str, int] = Map
         texts = " | ".join(map(literal, params.choice or ()))
         return str(matcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {texts}"))  # one terminal: rules are limited to 2,000 at one place
     if params.kind == "structural_tag":
-        return str(matcher.grammar_from_lark(tag_grammar(params.structural_tag, special, _json_rule)))
-    return str(matcher.grammar_from_lark(_lark(params.grammar or "")))
+        return str(matcher.grammar_from_lark(tag_grammar(params.structural_tag, special, functools.partial(_json_rule, budget=budget))))
+    return str(matcher.grammar_from_lark(_lark(params.grammar or "", budget)))
 
 
-def compiled(params: StructuredOutputsParams, vocabulary: Vocabulary, prelude: str = "") -> Matcher:
+def compiled(
+    params: StructuredOutputsParams, vocabulary: Vocabulary, prelude: str = "", budget: Budget | None = None, cpu_s: float | None = None
+) -> Matcher:
     """A matcher at the beginning of the grammar's language, or of what comes before it (thinking.py). Raises InvalidParamsError, for JSON
-    schemas with JSON pointers.
+    schemas with JSON pointers. cpu_s: processor time of a trial in a process of its own (trial.py); None: there is none.
     """
     try:
-        grammar = behind(prelude, grammar_of(params, vocabulary.special))
+        grammar = behind(prelude, grammar_of(params, vocabulary.special, budget))
+        if cpu_s is not None:
+            try_out(grammar, vocabulary.num_tokens, vocabulary.special, cpu_s)
         matcher = vocabulary.matcher(grammar, params.kind)
-    except ValueError as error:
+    except ValueError as error:  # from the library
         raise error if isinstance(error, InvalidParamsError) else refused(_explain(params, str(error))) from None
     if matcher.is_error():
         raise refused(_explain(params, str(matcher.get_error())))
@@ -66,29 +91,26 @@ def compiled(params: StructuredOutputsParams, vocabulary: Vocabulary, prelude: s
     return matcher
 
 
-def _lark(grammar: str) -> str:
+def _lark(grammar: str, budget: Budget) -> str:
     if not is_gbnf(grammar):
         return without_endless_forcing(grammar)
     try:  # whose terminals always leave a choice (gbnf_runs.py)
-        return lark_of_gbnf(grammar)
+        return lark_of_gbnf(grammar, budget)
     except GbnfError as error:
         raise refused(f"the grammar is no GBNF: {error}") from None
 
 
-def _json_rule(schema: str | dict[str, object]) -> str:
-    grammar = json.loads(grammar_of(StructuredOutputsParams(json=schema)))
+def _json_rule(schema: str | dict[str, object], budget: Budget) -> str:
+    grammar = json.loads(grammar_of(StructuredOutputsParams(json=schema), budget=budget))
     return f"%json {json.dumps(grammar['grammars'][0]['json_schema'])}"
 
 
-def _strict(params: StructuredOutputsParams) -> dict[str, object]:
+def _strict(params: StructuredOutputsParams, budget: Budget) -> dict[str, object]:
     """The schema as it can be enforced. Raises InvalidParamsError with the places of what cannot; lenient logs them instead."""
     schema = cast("dict[str, object]", params.json)
     if "x-guidance" in schema:
         raise refused("x-guidance sets options of the grammar library: give whitespace= and lenient=")
-    try:
-        strict, problems = strict_schema(schema)
-    except RecursionError:
-        raise refused("the JSON schema is nested too deep") from None
+    strict, problems = strict_schema(schema, budget)
     if problems and not params.lenient:
         listed = ", ".join(map(str, problems[:8])) + f" and {len(problems) - 8} more" * (len(problems) > 8)
         raise refused(f"these keywords of the JSON schema cannot be enforced: {listed} (lenient=True leaves them out of account)")

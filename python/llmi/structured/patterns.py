@@ -14,6 +14,10 @@ _CLASSES = {"d": "0-9", "w": "A-Za-z0-9_", "s": _SPACES}
 _CONTROLS = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11}
 _COUNT = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 _ANY_BUT_LINE_ENDS = r"[^\n\r\x{2028}\x{2029}]"
+_NO_COUNT = re.compile(r"\{,\d+\}")
+_NAMED_GROUP = re.compile(r"\?P?<[A-Za-z_$][A-Za-z0-9_$]*>")
+_LOOK_AROUND = re.compile(r"\?<?[=!]")
+_LOW_HALF = re.compile(r"\\u([Dd][C-Fc-f][0-9A-Fa-f]{2})")
 _PROPERTY = re.compile(r"\{[A-Za-z_]+(?:=[A-Za-z_0-9]+)?\}")
 
 
@@ -68,7 +72,7 @@ class _Reader:
         """Reads a quantifier, and a `?` that makes it lazy, which changes no language. False for a `{` that stands for itself."""
         found = _COUNT.match(self.text, self.at) if char == "{" else None
         if char == "{" and found is None:
-            if re.match(r"\{,\d+\}", self.text[self.at :]):
+            if _NO_COUNT.match(self.text, self.at):
                 raise PatternError("{,n} is no quantifier of ECMA 262: write {0,n}")
             return False
         if not self.repeatable:
@@ -84,16 +88,15 @@ class _Reader:
         return True
 
     def _group(self) -> str:
-        rest = self.text[self.at :]
-        if not rest.startswith("?"):
+        if not self.text.startswith("?", self.at):
             return "(?:"
-        named = re.match(r"\?P?<[A-Za-z_$][A-Za-z0-9_$]*>", rest)
-        if rest.startswith("?:") or named:
+        named = _NAMED_GROUP.match(self.text, self.at)
+        if self.text.startswith("?:", self.at) or named:
             self.at += 2 if named is None else len(named[0])
             return "(?:"
-        if re.match(r"\?<?[=!]", rest):
+        if _LOOK_AROUND.match(self.text, self.at):
             raise PatternError("look-ahead and look-behind are not supported")
-        raise PatternError(f"({rest[:2]} is no group of ECMA 262; flags inside a pattern are not supported")
+        raise PatternError(f"({self.text[self.at : self.at + 2]} is no group of ECMA 262; flags inside a pattern are not supported")
 
     def _take(self, expression: str, what: str) -> str:
         found = re.compile(expression).match(self.text, self.at)
@@ -145,7 +148,7 @@ class _Reader:
             code = int(self._take(r"\{[0-9A-Fa-f]{1,6}\}", "\\u")[1:-1], 16)
         else:
             code = int(self._take(r"[0-9A-Fa-f]{4}", "\\u"), 16)
-            low = re.match(r"\\u([Dd][C-Fc-f][0-9A-Fa-f]{2})", self.text[self.at :])
+            low = _LOW_HALF.match(self.text, self.at)
             if 0xD800 <= code < 0xDC00 and low is not None:
                 self.at += len(low[0])
                 code = 0x10000 + ((code - 0xD800) << 10) + (int(low[1], 16) - 0xDC00)

@@ -11,9 +11,9 @@ import urllib.parse
 from llmi.base.kinds import show
 from llmi.structured.complements import ANNOTATIONS, Schema, all_of, any_of, complement
 from llmi.structured.formats import format_schemas
-from llmi.structured.number_rules import BOUNDS, exact_numbers, open_bounds
+from llmi.structured.number_rules import BOUNDS, beginnings_of_bounds, exact_numbers, open_bounds
 from llmi.structured.patterns import PatternError, library_pattern
-from llmi.structured.schema_walk import UNKNOWN, Rule, Walk, atoms, copied, is_schema_place
+from llmi.structured.schema_walk import UNKNOWN, Pointer, Rule, Walk, atoms, copied, is_schema_place
 
 _COUNTS = ("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties", "maxContains", "minContains")
 _MOST_CASES = 4  # conditions at one place: each doubles the alternatives
@@ -21,7 +21,7 @@ _MOST_CASES = 4  # conditions at one place: each doubles the alternatives
 _UNWRITABLE = re.compile(r"[\x00-\x07\x0B\x0E-\x1F\x7F]")
 
 
-def _counts(walk: Walk, node: dict[str, object], pointer: str) -> None:
+def _counts(walk: Walk, node: dict[str, object], pointer: Pointer) -> None:
     """2.0 is 2."""
     for name in _COUNTS:
         value = node.get(name)
@@ -29,7 +29,7 @@ def _counts(walk: Walk, node: dict[str, object], pointer: str) -> None:
             node[name] = int(value)
 
 
-def _inert(walk: Walk, node: dict[str, object], pointer: str) -> None:
+def _inert(walk: Walk, node: dict[str, object], pointer: Pointer) -> None:
     """Keywords that say nothing where they stand."""
     if node.get("uniqueItems") is False or (node.get("uniqueItems") is True and _count(node.get("maxItems")) in (0, 1)):
         del node["uniqueItems"]
@@ -53,7 +53,7 @@ def _count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _reference(walk: Walk, node: dict[str, object], pointer: str) -> None:
+def _reference(walk: Walk, node: dict[str, object], pointer: Pointer) -> None:
     """Next to `$ref`, drafts up to 7 ignore all, `$id` too, which then does not change what the reference means."""
     reference = node.get("$ref")
     if not isinstance(reference, str):
@@ -75,19 +75,19 @@ def _reference(walk: Walk, node: dict[str, object], pointer: str) -> None:
     return walk.refuse(pointer, node, name, "next to $ref its meaning depends on the draft: give $schema")
 
 
-def _old_reference(walk: Walk, node: dict[str, object], pointer: str) -> None:
+def _old_reference(walk: Walk, node: dict[str, object], pointer: Pointer) -> None:
     if isinstance(node.get("$ref"), str) and walk.draft is not None and walk.draft.startswith("draft-0"):
         for name in [name for name in node if name not in ANNOTATIONS and name != "$ref"]:
             del node[name]
 
 
-def _controls(walk: Walk, node: dict[str, object], pointer: str) -> None:
+def _controls(walk: Walk, node: dict[str, object], pointer: Pointer) -> None:
     for name in ("const", "enum"):
         if any(isinstance(atom, str) and _UNWRITABLE.search(atom) for atom in atoms(node.get(name))):
             walk.refuse(pointer, node, name, "a text holds a control character that JSON writes by \\u only")
 
 
-def _patterns(walk: Walk, node: dict[str, object], pointer: str) -> None:
+def _patterns(walk: Walk, node: dict[str, object], pointer: Pointer) -> None:
     pattern, named = node.get("pattern"), node.get("patternProperties")
     try:
         if isinstance(pattern, str):
@@ -105,7 +105,7 @@ def _patterns(walk: Walk, node: dict[str, object], pointer: str) -> None:
     return None
 
 
-def _items(walk: Walk, node: dict[str, object], pointer: str) -> None:
+def _items(walk: Walk, node: dict[str, object], pointer: Pointer) -> None:
     """additionalItems is for lists of items alone; the library would read another draft where it stands next to prefixItems."""
     if "additionalItems" in node and not isinstance(node.get("items"), list):
         del node["additionalItems"]
@@ -114,7 +114,7 @@ def _items(walk: Walk, node: dict[str, object], pointer: str) -> None:
         walk.refuse(pointer, node, "prefixItems", "in drafts before 2020-12 it is items")
 
 
-def _format(walk: Walk, node: dict[str, object], pointer: str) -> None:
+def _format(walk: Walk, node: dict[str, object], pointer: Pointer) -> None:
     name = node.get("format")
     kind = node.get("type")
     kinds = [kind] if isinstance(kind, str) else kind if isinstance(kind, list) else ["string"]
@@ -136,17 +136,17 @@ def _format(walk: Walk, node: dict[str, object], pointer: str) -> None:
     return None
 
 
-def _not(walk: Walk, node: dict[str, object], pointer: str) -> None:
+def _not(walk: Walk, node: dict[str, object], pointer: Pointer) -> None:
     inner = node.get("not")
     if not isinstance(inner, (dict, bool)):
         return
-    other = complement(inner, walk.resolve)
+    other = complement(inner, walk.resolve, walk.budget)
     if other is not None and other is not False:
         del node["not"]
-        walk.add(node, copied(other))
+        walk.add(node, copied(other, walk.budget))
 
 
-def _conditions(walk: Walk, node: dict[str, object], pointer: str) -> None:
+def _conditions(walk: Walk, node: dict[str, object], pointer: Pointer) -> None:
     """if, then, else: both hold, or `else` does and `if` does not."""
     condition = node.get("if")
     if not isinstance(condition, (dict, bool)):
@@ -154,16 +154,16 @@ def _conditions(walk: Walk, node: dict[str, object], pointer: str) -> None:
     yes, no = node.get("then", True), node.get("else", True)
     if not isinstance(yes, (dict, bool)) or not isinstance(no, (dict, bool)):
         return
-    otherwise = complement(condition, walk.resolve)
+    otherwise = complement(condition, walk.resolve, walk.budget)
     if otherwise is None and not (yes is True and no is True):
         return
     for name in ("if", "then", "else"):
         node.pop(name, None)
     if otherwise is not None:
-        walk.add(node, copied(any_of([all_of([condition, yes]), all_of([otherwise, no])])))
+        walk.add(node, copied(any_of([all_of([condition, yes]), all_of([otherwise, no])]), walk.budget))
 
 
-def _dependencies(walk: Walk, node: dict[str, object], pointer: str) -> None:
+def _dependencies(walk: Walk, node: dict[str, object], pointer: Pointer) -> None:
     """A name is not there, or its requirement holds."""
     for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
         entries = node.get(keyword)
@@ -179,7 +179,7 @@ def _dependencies(walk: Walk, node: dict[str, object], pointer: str) -> None:
                 walk.add(node, {"anyOf": [{"properties": {name: False}}, needed]})
 
 
-def _property_names(walk: Walk, node: dict[str, object], pointer: str) -> None:
+def _property_names(walk: Walk, node: dict[str, object], pointer: Pointer) -> None:
     """Names without a schema of their own, by pattern: those that match have the schema of the others, which are not there."""
     names = node.get("propertyNames")
     if not isinstance(names, dict) or node.keys() & {"properties", "patternProperties", "required"}:
@@ -193,7 +193,7 @@ def _property_names(walk: Walk, node: dict[str, object], pointer: str) -> None:
         node |= {"patternProperties": {keywords["pattern"]: rest}, "additionalProperties": False}
 
 
-def _unevaluated(walk: Walk, node: dict[str, object], pointer: str) -> None:
+def _unevaluated(walk: Walk, node: dict[str, object], pointer: Pointer) -> None:
     """Without other keywords that evaluate, all but the properties (or items) named here are unevaluated."""
     if node.keys() & {
         "$ref",
@@ -215,24 +215,26 @@ def _unevaluated(walk: Walk, node: dict[str, object], pointer: str) -> None:
             node.setdefault(plain, value)
 
 
-def _one_of(walk: Walk, node: dict[str, object], pointer: str) -> None:
+def _one_of(walk: Walk, node: dict[str, object], pointer: Pointer) -> None:
     """`oneOf` is `anyOf` where no two are true at once; else, each one with the complements of the others."""
     options = node.get("oneOf")
     if not isinstance(options, list) or len(options) < 2 or not all(isinstance(option, (dict, bool)) for option in options):
         return
     if not walk.disjoint.all_pairs(options):
-        others = [complement(option, walk.resolve) for option in options]
-        if None in others or len(options) > _MOST_CASES:
+        if len(options) > _MOST_CASES:
+            return
+        others = [complement(option, walk.resolve, walk.budget) for option in options]
+        if None in others:
             return
         options = [all_of([option, *(o for j, o in enumerate(others) if j != i and o is not None)]) for i, option in enumerate(options)]
     del node["oneOf"]
     if "anyOf" in node:
-        walk.add(node, {"anyOf": copied(options)})
+        walk.add(node, {"anyOf": copied(options, walk.budget)})
     else:
-        node["anyOf"] = copied(options)
+        node["anyOf"] = copied(options, walk.budget)
 
 
-def _enough_names(walk: Walk, node: dict[str, object], pointer: str) -> None:
+def _enough_names(walk: Walk, node: dict[str, object], pointer: Pointer) -> None:
     """Names that no property lists may come twice, and count twice."""
     least = _count(node.get("minProperties")) or 0
     required = node.get("required")
@@ -251,6 +253,7 @@ RULES: tuple[tuple[Rule, frozenset[str]], ...] = (
     (_inert, frozenset(UNKNOWN)),
     (exact_numbers, frozenset({*BOUNDS, "multipleOf", "const", "enum"})),
     (open_bounds, frozenset({"exclusiveMinimum", "exclusiveMaximum"})),
+    (beginnings_of_bounds, frozenset(BOUNDS)),
     (_controls, frozenset({"const", "enum"})),
     (_property_names, frozenset({"propertyNames"})),
     (_patterns, frozenset({"pattern", "patternProperties"})),

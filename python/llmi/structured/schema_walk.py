@@ -7,6 +7,7 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar, cast
 
+from llmi.structured.budget import Budget
 from llmi.structured.complements import Schema
 from llmi.structured.disjoint import Disjoint
 
@@ -26,12 +27,15 @@ DRAFTS = {
     "draft-07/schema": "http://json-schema.org/draft-07/schema#", "draft/2019-09/schema": "https://json-schema.org/draft/2019-09/schema",
     "draft/2020-12/schema": "https://json-schema.org/draft/2020-12/schema",
 }  # fmt: skip
+_STEPS_OF_A_COPY = 10  # of an object: the walk visits the copy, too
 
 
 T = TypeVar("T")
 
 
-Rule: TypeAlias = "Callable[[Walk, dict[str, object], str], None]"
+#: A JSON pointer: its text, or (the pointer of what is around, one more part), so that a long one is written out for errors alone.
+Pointer: TypeAlias = "str | tuple[Pointer, str]"
+Rule: TypeAlias = "Callable[[Walk, dict[str, object], Pointer], None]"
 
 
 class Problem(NamedTuple):
@@ -47,45 +51,56 @@ class Problem(NamedTuple):
 
 def atoms(value: object) -> Iterator[object]:
     """All that is not a list or an object in a value; names too."""
-    if isinstance(value, dict):
-        yield from value
-        value = [*value.values()]
-    for entry in value if isinstance(value, list) else []:
-        yield from atoms(entry)
-    if not isinstance(value, list):
-        yield value
+    waiting = [value]
+    while waiting:
+        entry = waiting.pop()
+        if isinstance(entry, dict):
+            yield from entry
+            waiting += entry.values()
+        elif isinstance(entry, list):
+            waiting += entry
+        else:
+            yield entry
 
 
-def copied(value: T) -> T:
-    """Another JSON value that is equal."""
+def copied(value: T, budget: Budget | None = None) -> T:
+    """Another JSON value that is equal. budget: pays for it; None: it is copied once, so that its size is a bound."""
+    if budget is not None:
+        budget.spend(_STEPS_OF_A_COPY if isinstance(value, dict) else 1)
     result: object = value
     if isinstance(value, dict):
-        result = {name: copied(entry) for name, entry in value.items()}
+        result = {name: copied(entry, budget) for name, entry in value.items()}
     elif isinstance(value, list):
-        result = [copied(entry) for entry in value]
+        result = [copied(entry, budget) for entry in value]
     return cast("T", result)
 
 
 class Walk:
     """One walk over a schema, in place. Invariant: a node in `seen` has been rewritten, and is not again."""
 
-    def __init__(self, schema: dict[str, object], rules: Sequence[tuple[Rule, frozenset[str]]]) -> None:
+    def __init__(self, schema: dict[str, object], rules: Sequence[tuple[Rule, frozenset[str]]], budget: Budget) -> None:
         self.root = copied(schema)
         self.rules = rules
+        self.budget = budget  # pays for all that is not linear in the schema's size
         self.original = schema  # copies come from here: a node must not be rewritten twice
-        self.fractions = [value for value in atoms(schema) if isinstance(value, float) and not value.is_integer()]
-        self.one_resource = not any(_resources(schema, schema))
+        self.fractions = sorted(value for value in atoms(schema) if isinstance(value, float) and not value.is_integer())
+        self.one_resource = not _has_resources(schema)
         self.draft: str | None = None  # as in DRAFTS; None: not said
         self.problems: list[Problem] = []
         self.seen: dict[int, object] = {}  # nodes by their ids, kept alive so that no other one gets an id again
         self.references: list[str] = []
-        self.disjoint = Disjoint(self.resolve)
+        self._targets: dict[str, Schema | None] = {}  # of references
+        self.disjoint = Disjoint(self.resolve, budget)
 
     def run(self) -> None:
         self._dialect()
         self.visit(self.root, "")
+        done: set[str] = set()
         while self.references:  # they may name places that are no schemas otherwise
             reference = self.references.pop()
+            if reference in done:
+                continue
+            done.add(reference)
             target = schema_at(self.root, reference)
             if isinstance(target, dict):
                 self.visit(target, urllib.parse.unquote(reference[1:]))
@@ -103,14 +118,18 @@ class Walk:
 
     def resolve(self, reference: str) -> Schema | None:
         """The schema that a reference into this document names, as it was before the walk; None for others."""
-        return schema_at(self.original, reference) if self.one_resource else None
+        if reference not in self._targets:
+            self._targets[reference] = schema_at(self.original, reference) if self.one_resource else None
+        return self._targets[reference]
 
-    def refuse(self, pointer: str, node: dict[str, object], keyword: str, why: str = "") -> None:
+    def refuse(self, pointer: Pointer, node: dict[str, object], keyword: str, why: str = "") -> None:
         """Notes a problem, and takes the keyword away."""
-        self.problems.append(Problem(pointer, keyword, why))
+        place = written(pointer)
+        self.budget.spend(1 + len(place) // 64)
+        self.problems.append(Problem(place, keyword, why))
         node.pop(keyword, None)
 
-    def visit(self, node: object, pointer: str) -> None:
+    def visit(self, node: object, pointer: Pointer) -> None:
         """Rewrites a schema and all in it."""
         if not isinstance(node, dict) or id(node) in self.seen:
             return
@@ -151,41 +170,54 @@ def schema_at(root: object, reference: str) -> Schema | None:
     return target if isinstance(target, (dict, bool)) else None
 
 
-def _resources(value: object, root: object) -> Iterator[object]:
-    """Objects below the root with an identifier of their own, which changes what references mean."""
-    if isinstance(value, dict):
-        if value is not root and (isinstance(value.get("$id"), str) or isinstance(value.get("id"), str)):
-            yield value
-        for entry in value.values():
-            yield from _resources(entry, root)
-    for entry in value if isinstance(value, list) else []:
-        yield from _resources(entry, root)
+def _has_resources(root: object) -> bool:
+    """Whether there are objects below the root with an identifier of their own, which changes what references mean."""
+    waiting = [root]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            if value is not root and (isinstance(value.get("$id"), str) or isinstance(value.get("id"), str)):
+                return True
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+    return False
 
 
 def is_schema_place(pointer: str) -> bool:
     """Whether a JSON pointer leads from schema to schema by keywords, so that the walk comes there."""
     parts = pointer.split("/")[1:]
-    while parts:
-        name = parts.pop(0)
-        if name in _NAMED or (name in _LISTS and parts and parts[0].isdecimal()):
-            if not parts:
-                return False
-            parts.pop(0)
-        elif name not in _ONE:
+    at = 0
+    while at < len(parts):
+        name = parts[at]
+        if name in _NAMED or (name in _LISTS and at + 1 < len(parts) and parts[at + 1].isdecimal()):
+            at += 2
+        elif name in _ONE:
+            at += 1
+        else:
             return False
-    return True
+    return at == len(parts)
 
 
-def _children(node: dict[str, object], pointer: str) -> Iterator[tuple[str, object]]:
+def _children(node: dict[str, object], pointer: Pointer) -> Iterator[tuple[Pointer, object]]:
     """The schemas right inside a schema."""
     for name, value in [*node.items()]:
-        place = f"{pointer}/{_escaped(name)}"
+        place = (pointer, name)
         if name in _ONE and isinstance(value, dict):
             yield place, value
         elif name in _LISTS and isinstance(value, list):
-            yield from ((f"{place}/{index}", entry) for index, entry in enumerate([*value]))
+            yield from (((place, str(index)), entry) for index, entry in enumerate([*value]))
         elif name in _NAMED and isinstance(value, dict):
-            yield from ((f"{place}/{_escaped(key)}", entry) for key, entry in [*value.items()])
+            yield from (((place, key), entry) for key, entry in [*value.items()])
+
+
+def written(pointer: Pointer) -> str:
+    """A JSON pointer's text."""
+    parts: list[str] = []
+    while not isinstance(pointer, str):
+        pointer, part = pointer
+        parts.append(_escaped(part))
+    return "/".join([pointer, *reversed(parts)])
 
 
 def _escaped(name: str) -> str:

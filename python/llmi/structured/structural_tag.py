@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
@@ -38,8 +39,9 @@ def tag_grammar(tag: object, special: Mapping[str, int], json_rule: Callable[[st
         _refuse(".structures", f"{'is empty' if structures == [] else 'must be a list'}: it needs at least one structure")
     used: set[str] = set()
     rules: list[str] = []
+    counts, sizes = Counter(triggers), {len(trigger) for trigger in triggers}
     for index, structure in enumerate(structures):
-        trigger = _trigger_of(structure, index, triggers)
+        trigger = _trigger_of(structure, index, counts, sizes)
         used.add(trigger)
         try:
             schema = json_rule(structure["schema"])
@@ -63,8 +65,8 @@ def _triggers(triggers: object) -> list[str]:
     return triggers
 
 
-def _trigger_of(structure: object, index: int, triggers: list[str]) -> str:
-    """The one trigger with which a structure begins, after its fields are checked."""
+def _trigger_of(structure: object, index: int, triggers: Counter[str], sizes: set[int]) -> str:
+    """The one trigger with which a structure begins, after its fields are checked. sizes: of the triggers."""
     place = f".structures[{index}]"
     if not isinstance(structure, dict) or set(structure) != _STRUCTURE:
         _refuse(place, f"has the fields {', '.join(sorted(_STRUCTURE))}, not {show(structure)}")
@@ -73,10 +75,10 @@ def _trigger_of(structure: object, index: int, triggers: list[str]) -> str:
             _refuse(f"{place}.{name}", f"must be a text, not {show(structure[name])}")
     if not isinstance(structure["schema"], (dict, bool, str)):
         _refuse(f"{place}.schema", f"must be a JSON schema, not {show(structure['schema'])}")
-    begins = [trigger for trigger in triggers if structure["begin"].startswith(trigger)]
-    if len(begins) != 1:
-        _refuse(f"{place}.begin", f"starts with {len(begins)} of the triggers, not with one")
-    return begins[0]
+    begins: set[str] = {structure["begin"][:size] for size in sizes} & triggers.keys()
+    if (count := sum(triggers[trigger] for trigger in begins)) != 1:
+        _refuse(f"{place}.begin", f"starts with {count} of the triggers, not with one")
+    return begins.pop()
 
 
 def _refuse(place: str, what: str) -> NoReturn:

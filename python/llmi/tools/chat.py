@@ -5,16 +5,21 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
+from llmi.base.ending import ENDING
 from llmi.base.kinds import Flag, parse, show
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.params.beams import BeamSearchParams
 from llmi.params.sampling import SamplingParams
 from llmi.params.structured import StructuredOutputsParams
+from llmi.structured import DEADLINE_S
+from llmi.structured.budget import Budget
+from llmi.structured.compiling import Deadline
 from llmi.structured.constraint import grammar_constraint
 from llmi.structured.thinking import Thinking, state_behind, thinking_of
 from llmi.text.tokenizer import Tokenizer
@@ -128,6 +133,8 @@ def chat_tools(
     ------
     InvalidParamsError
         Tools or choice are malformed, parameters cannot be enforced, or the template's format is unknown.
+    GrammarTimeoutError
+        The schemas take longer than requests that arrive online wait (DEADLINE_S); one that waits for its end has no limit of time.
     UnsupportedCombinationError
         `params` has structured_outputs, too.
     """
@@ -145,8 +152,9 @@ def chat_tools(
     fields: dict[str, Any] = {}
     if form is not None and choice.kind != "none":
         marks = {text: special[text] for text in (*form.marks, *(_marks(thinking))) if text in special}
-        _check(tokenizer, form, functions, marks)
-        grammar = answer_grammar(form, functions, choice, several, marks, thinking.begins if thinking else "")
+        budget = Budget("the parameters of the functions", "tools")
+        _check(tokenizer, form, functions, marks, budget)
+        grammar = answer_grammar(form, functions, choice, several, marks, budget, thinking.begins if thinking else "")
         fields["structured_outputs"] = _constraint(grammar, thinking)
         if marks:
             fields["skip_special_tokens"] = False
@@ -191,19 +199,22 @@ def _constraint(grammar: str, thinking: Thinking | None) -> StructuredOutputsPar
         raise InvalidParamsError(f"tools: together they are too much: {error}", "tools") from None
 
 
-def _check(tokenizer: Tokenizer, form: ToolFormat, functions: list[Function], marks: Mapping[str, int]) -> None:
+def _check(tokenizer: Tokenizer, form: ToolFormat, functions: list[Function], marks: Mapping[str, int], budget: Budget) -> None:
     """Compiles the grammar of each function by itself, once: what cannot be enforced is named. Raises InvalidParamsError."""
+    deadline = None if ENDING.get() is None else Deadline(DEADLINE_S, time.monotonic())
     with _lock:
         known = _checked.setdefault(tokenizer, OrderedDict())
     for function in functions:
         key = json.dumps([form.name, function.name, function.parameters])
         if key in known:
             continue
-        grammar = answer_grammar(form, [function], Choice("named", function.name), False, marks)
+        grammar = answer_grammar(form, [function], Choice("named", function.name), False, marks, budget)
         try:
             if function.parameters is not None and form.writes_json:  # by itself, for the JSON pointers in its errors
-                grammar_constraint(StructuredOutputsParams(json=function.parameters, whitespace="one"), tokenizer)
-            grammar_constraint(_constraint(grammar, None), tokenizer)
+                grammar_constraint(
+                    StructuredOutputsParams(json=function.parameters, whitespace="one"), tokenizer, deadline=deadline, budget=budget
+                )
+            grammar_constraint(_constraint(grammar, None), tokenizer, deadline=deadline, budget=budget)
         except InvalidParamsError as error:
             raise InvalidParamsError(f"{function.where}: {plain_reason(error)}", "tools") from None
         with _lock:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
+from llmi.structured.budget import Budget
 from llmi.tools.functions import Function
 
 
@@ -27,7 +28,9 @@ Reading = list[Call] | None | str
 
 
 class Rules(Protocol):
-    """Where the rules of a grammar go."""
+    """Where the rules of a grammar go. budget: pays for what is more than linear in the schemas."""
+
+    budget: Budget
 
     def text(self, text: str) -> str:
         """The expression of a text, which may be a special token."""

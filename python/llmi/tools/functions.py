@@ -52,13 +52,11 @@ def functions_of(tools: object) -> list[Function]:
     if len(entries) > MAX_TOOLS:
         raise InvalidParamsError(f"tools has {len(entries):,} entries, at most {MAX_TOOLS:,} are taken", "tools")
     functions: list[Function] = []
+    places: dict[str, int] = {}
     for index, entry in enumerate(entries):
         function = _function(index, entry)
-        twice = next((other for other in functions if other.name == function.name), None)
-        if twice is not None:
-            raise InvalidParamsError(
-                f"tools[{index}].function.name: {function.name!r} is the name of tools[{twice.index}] already", "tools"
-            )
+        if (other := places.setdefault(function.name, index)) != index:
+            raise InvalidParamsError(f"tools[{index}].function.name: {function.name!r} is the name of tools[{other}] already", "tools")
         functions.append(function)
     return functions
 

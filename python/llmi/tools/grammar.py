@@ -10,6 +10,7 @@ from typing import Any
 
 from llmi.errors import InvalidParamsError
 from llmi.params.structured import StructuredOutputsParams
+from llmi.structured.budget import Budget
 from llmi.structured.grammars import grammar_of
 from llmi.structured.lark_text import literal
 from llmi.tools.form import ToolFormat
@@ -23,11 +24,12 @@ _PUNCTUATION = set(string.punctuation) - set("<>_")  # which a backslash makes p
 class GrammarRules:
     """Rules in the library's dialect of Lark, as formats add them.
 
-    special: token ids of the texts that are special tokens.
+    special: token ids of the texts that are special tokens. budget: of all schemas of the request.
     """
 
-    def __init__(self, special: Mapping[str, int]) -> None:
+    def __init__(self, special: Mapping[str, int], budget: Budget) -> None:
         self._special = special
+        self.budget = budget
         self._pattern = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or "(?!)")
         self._rules: dict[str, str] = {}
         self._names: dict[str, str] = {}  # of rules by their bodies
@@ -52,7 +54,7 @@ class GrammarRules:
         key = json.dumps(schema)
         if key not in self._json:
             try:
-                grammar = grammar_of(StructuredOutputsParams(json=schema, whitespace="one"))
+                grammar = grammar_of(StructuredOutputsParams(json=schema, whitespace="one"), budget=self.budget)
             except InvalidParamsError as error:
                 raise InvalidParamsError(f"{where}: {plain_reason(error)}", "tools") from None
             self._json[key] = self.rule(f"%json {json.dumps(json.loads(grammar)['grammars'][0]['json_schema'])}")
@@ -97,10 +99,10 @@ def plain_reason(error: InvalidParamsError) -> str:
 
 
 def answer_grammar(
-    form: ToolFormat, functions: list[Function], choice: Choice, several: bool, special: Mapping[str, int], think: str = ""
+    form: ToolFormat, functions: list[Function], choice: Choice, several: bool, special: Mapping[str, int], budget: Budget, think: str = ""
 ) -> str:
     """The grammar of an answer, in Lark. think: how a free text must not begin. Raises InvalidParamsError."""
-    rules = GrammarRules(special)
+    rules = GrammarRules(special, budget)
     called = [function for function in functions if choice.kind != "named" or function.name == choice.name]
     bodies = [(head, rules.rule(rest)) for head, rest in (form.call(function, rules) for function in called)]
     call = rules.rule(" | ".join(f"{rules.text(head)} {rest}" for head, rest in bodies))

@@ -15,6 +15,7 @@ from llmi.tools.functions import Function
 from llmi.tools.spelling import SchemaRules, Spelling
 from llmi.tools.values import NAME, Reader
 
+_CALLED = re.compile(r"\[(\w++)\(")
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 
 
@@ -62,7 +63,7 @@ PYTHONIC = ToolFormat(
     first="[",
     last="]",
     between=", ",
-    knows=lambda template: re.search(r"\[\w*func\w*\(", template) is not None,
+    knows=lambda template: any("func" in found[1] for found in _CALLED.finditer(template)),
     call=_call,
     writes_json=False,
     read=_read,

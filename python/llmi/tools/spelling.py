@@ -13,6 +13,7 @@ from llmi.tools.form import Rules
 from llmi.tools.functions import Function
 
 _MAX_DEPTH = 64
+_STEPS = 20  # of one schema
 _NOTHING = '""'
 _ANY_NAME = "/[A-Za-z_][A-Za-z0-9_]*/"
 _SAYS_NOTHING = {
@@ -100,6 +101,7 @@ class SchemaRules:
 
     def _value(self, schema: object, pointer: str) -> str:
         self._depth += 1
+        self._rules.budget.spend(_STEPS + len(pointer) // 64)
         try:
             if self._depth > _MAX_DEPTH:
                 self._refuse(pointer, f"is nested more than {_MAX_DEPTH} deep")
@@ -181,6 +183,7 @@ class SchemaRules:
             self._refuse(f"{pointer}/required", f"names {others[0]!r:.80}, which additionalProperties forbids")
         schemas = {name: (value, f"{pointer}/properties/{_escaped(name)}") for name, value in properties.items()}
         schemas |= dict.fromkeys(others, (more, f"{pointer}/additionalProperties"))
+        needed = {*required}
         names = sorted(schemas, key=lambda name: (name.lower(), name)) if spelling.is_sorted else list(schemas)
         first = later = _NOTHING  # what may follow before the first entry, and behind one
         are_names = self._are_names(pointer, colon)
@@ -190,7 +193,7 @@ class SchemaRules:
             key = rules.text((name if are_names else spelling.key(name)) + colon)
             entry = rules.rule(f"{key} {self._value(*schemas[name])}")
             behind, comma = f"{entry} {later}", rules.text(spelling.comma)
-            is_needed = name in required
+            is_needed = name in needed
             first = rules.rule(behind if is_needed else f"{behind} | {first}")
             later = rules.rule(f"{comma} {behind}" if is_needed else f"{comma} {behind} | {later}")
         return first
@@ -202,8 +205,7 @@ class SchemaRules:
         if not isinstance(values, list) or not values:
             self._refuse(f"{pointer}/enum", "must be a list of at least one value")
         kinds = schema.get("type", [*_KEYWORDS])
-        for kind in (kinds := kinds if isinstance(kinds, list) else [kinds]):
-            self._check_kind(kind, pointer)
+        kinds = {self._check_kind(kind, pointer): None for kind in (kinds if isinstance(kinds, list) else [kinds])}
         fitting = [value for value in values if any(_is_of(value, kind) for kind in kinds)]
         if not fitting:
             self._refuse(f"{pointer}/{keyword}", "has no value of the type")

@@ -1,0 +1,93 @@
+"""What a body becomes before the engine has it, by threads: a pool for each kind, so that what takes long makes its own kind wait alone.
+
+Whoever waits stops at the request's deadline, when the client leaves and when the server ends; the work then ends too, where it waits for another process
+(llmi.base.ending), and else by its own limits (SECURITY.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+
+from llmi.base.ending import ENDING, Ending
+from llmi.online.request import timeout_error
+from llmi.params.options import option
+from llmi.server.errors import ApiError
+from llmi.server.event_stream import gone_client
+from llmi.server.fields import Taken
+from llmi.server.limits import ARRIVED, LIMITS
+from llmi.server.threads import Threads
+
+T = TypeVar("T")
+#: Threads by kind: chats with a template of their own; with tools; large bodies; all others.
+_POOLS = {"template": 1, "tools": 4, "large": 1, "small": 4}
+_LARGE_BYTES = 256 << 10
+
+
+def kind_of(taken: Taken, num_bytes: int) -> str:
+    """The pool of a body."""
+    if taken.own.get("chat_template") is not None:
+        return "template"
+    if taken.own.get("tools"):
+        return "tools"
+    return "large" if num_bytes > _LARGE_BYTES else "small"
+
+
+class Preparing:
+    """The pools of one server."""
+
+    def __init__(self) -> None:
+        self._pools = {kind: Threads(count, f"llmi {kind}") for kind, count in _POOLS.items()}
+        self._waits: dict[asyncio.Future[None], Ending] = {}  # what `end` ends
+
+    def end(self) -> None:
+        """The server ends: nobody is waited for."""
+        for told in self._waits:
+            if not told.done():
+                told.set_result(None)
+
+    def ended(self) -> bool:
+        """Whether all threads have ended, when the server has; those that still work get a moment."""
+        for pool in self._pools.values():
+            pool.shutdown()
+        return all(pool.ended() for pool in self._pools.values())
+
+    async def run(self, request: Request, taken: Taken, work: Callable[[], T]) -> T:
+        """The result of `work`. Raises its error, RequestTimeoutError at the request's deadline, ApiError when the client or the server goes."""
+        loop = asyncio.get_running_loop()
+        arrived_s = time.monotonic() if (arrived := ARRIVED.get()) is None else arrived
+        own_s = option("timeout_s", taken.own.get("timeout_s"))
+        limit_s = min((each for each in (own_s, LIMITS.get().deadline_s) if each is not None), default=None)
+        ending = Ending() if limit_s is None else Ending(arrived_s + limit_s)
+        context = contextvars.copy_context()
+        context.run(ENDING.set, ending)
+        pool = self._pools[kind_of(taken, len(await request.body()))]
+        made = loop.run_in_executor(pool, context.run, work)
+        left = asyncio.ensure_future(gone_client(request.receive))
+        told: asyncio.Future[None] = loop.create_future()
+        self._waits[told] = ending
+        try:
+            timeout = None if limit_s is None else max(0.0, ending.at_s - time.monotonic())
+            waits: set[asyncio.Future[Any]] = {made, left, told}
+            await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if made.done():
+                return made.result()
+            if told.done():
+                raise ApiError(
+                    503, "the server is shutting down", code="shutting_down", headers={"connection": "close", "retry-after": "5"}
+                )
+            if left.done():
+                raise ApiError(499, "the client has gone")
+            assert limit_s is not None
+            raise timeout_error(str(taken.own.get("request_id") or "of this body"), limit_s, time.monotonic() - arrived_s, 0, None)
+        finally:
+            ending.end()
+            made.cancel()
+            left.cancel()
+            del self._waits[told]
+            await asyncio.gather(left, return_exceptions=True)
