@@ -246,7 +246,7 @@ PAIRS = {(a, b): 1 / 256 for a in range(16) for b in range(16)}
     [
         ({(0, 0): 1000}, PAIRS, "chi-square"),
         ({}, PAIRS, "0 draws cannot fail"),
-        ({}, {0: 1.0}, "0 draws cannot fail"),
+        ({}, {0: 1.0}, "0 draws cannot fail.* at least 1 draws"),
         ({0: 3, 1: 2}, {0: 0.5, 1: 0.5}, "5 draws cannot fail.* needs at least (2[0-9]|3[0-9]) draws"),
         ({0: 12, 1: 12}, {0: 0.5, 1: 0.5}, "24 draws cannot fail"),
         ({0: 600, 2: 400}, {0: 0.6, 1: 0.3999, 2: 0.0001}, "rare outcomes were drawn 400 times"),

@@ -53,7 +53,7 @@ def assert_same_distribution(
         return  # any other outcome is impossible
     table = _Table.of(law, total)
     assert table.farthest().tails_below(false_alarm / 3), (
-        f"{total:,} draws cannot fail this test, whatever they are: a law of {len(law):,} outcomes needs at least {_draws_needed(law, false_alarm):,} draws "
+        f"{total:,} draws cannot fail this test, whichever outcomes they are: a law of {len(law):,} outcomes needs at least {_draws_needed(law, false_alarm):,} draws "
         f"at false_alarm = {false_alarm:g}"
     )
     problems = table.filled(counts).tails_below(false_alarm / 3)
@@ -158,6 +158,8 @@ def _counts(draws: object, num_draws: int) -> dict[Any, int]:
 
 def _draws_needed(law: Mapping[Any, float], false_alarm: float) -> int:
     """The fewest draws that can fail, within a factor of about 1.1."""
+    if len(law) == 1:
+        return 1  # every other outcome is impossible
     total = 2
     while not _Table.of(law, total).farthest().tails_below(false_alarm / 3) and total < _MOST_DRAWS:
         total += max(1, total // 10)
