@@ -356,6 +356,22 @@ def test_loglikelihood_is_the_sum_of_prompt_logprobs(tiny: LLM) -> None:
     assert tiny.loglikelihood([(tiny.tokenizer.encode("abc"), greedy)])[0].is_greedy
 
 
+def test_perplexity_of_a_text_and_of_its_ids(tmp_path: Path) -> None:
+    """encode() puts the beginning-of-text token in front, where perplexity has it already."""
+    directory = llmi.testing.tiny_model(path=tmp_path, vocab_size=300, bos_token_id=1)
+    data = json.loads((directory / "tokenizer.json").read_text())
+    first = next(text for text, number in data["model"]["vocab"].items() if number == 1)
+    step = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": first, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}], "special_tokens": {first: {"id": first, "ids": [1], "tokens": [first]}}}  # fmt: skip
+    (directory / "tokenizer.json").write_text(json.dumps(data | {"post_processor": step}))
+    with LLM(directory, kv_cache_memory_bytes=1 << 22) as llm:
+        ids = llm.tokenizer.encode("a few words")
+        text, of_ids, without = llm.perplexity(["a few words", ids, ids[1:]])
+        assert ids[0] == 1 and text.num_tokens == len(ids) - 1
+        assert np.array_equal(text.token_logprobs, of_ids.token_logprobs) and np.array_equal(text.token_logprobs, without.token_logprobs)
+        assert llm.perplexity([[1]])[0].num_tokens == 1
+
+
 def test_perplexity_scores_each_token_once(tiny: LLM) -> None:
     text = "the quick brown fox jumps over the lazy dog"
     whole = tiny.perplexity(text)[0]

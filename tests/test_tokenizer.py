@@ -285,7 +285,7 @@ def test_sentencepiece_vocabulary_with_byte_fallback(tmp_path: Path) -> None:
     tokenizer = Tokenizer(path)
     ids = tokenizer.encode("hello \u00e9")
     assert ids[0] == 1 and tokens[ids[1]] == "\u2581hello" and tokens[ids[-2]] == "<0xC3>" and tokens[ids[-1]] == "<0xA9>"
-    assert tokenizer.decode(ids) == " hello \u00e9"
+    assert tokenizer.decode(ids) == "hello \u00e9" and tokenizer.decode_part(ids) == " hello \u00e9"  # encode added the space
     assert tokenizer.vocab_bytes[tokens.index("<0x-1>")] == b"<0x-1>"
 
 

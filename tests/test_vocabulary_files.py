@@ -253,7 +253,7 @@ def test_long_tokens_have_a_budget_of_steps(lengths: list[int], refused: bool, t
         with pytest.raises(TokenizerError, match="too long"):
             tokenizer.encode("a" * 5000)
     else:
-        assert tokenizer.decode(tokenizer.encode("a" * 5000)) == " " + "a" * 5000
+        assert tokenizer.decode(tokenizer.encode("a" * 5000)) == "a" * 5000
 
 
 # --- tokenizer.json

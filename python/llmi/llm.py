@@ -479,7 +479,9 @@ class LLM(StaysHere, LabCalls, ModelRows):
         return prepare(self, resolve(self, prompts, sampling_params, params, options))
 
     def _decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
-        return self.tokenizer.decode([token for token in ids if token < self.tokenizer.vocab_size], skip_special_tokens=skip_special_tokens)
+        return self.tokenizer.decode_part(
+            [token for token in ids if token < self.tokenizer.vocab_size], skip_special_tokens=skip_special_tokens
+        )
 
     def _speculate(self, value: object) -> Speculation | None:
         if isinstance(value, str) and value == "engine":

@@ -113,7 +113,9 @@ class TokenSequence(StaysHere, HeldPrompt):
     def text(self) -> str:
         """Text of prompt and output."""
         if self._prompt_text is None:
-            self._prompt_text = self.llm._decode(self.token_ids[: self.prompt_len].tolist())
+            tokenizer = self.llm.tokenizer
+            known = [token for token in self.token_ids[: self.prompt_len].tolist() if token < tokenizer.vocab_size]
+            self._prompt_text = tokenizer.decode(known)
         return self._prompt_text + self.output_text
 
     @property

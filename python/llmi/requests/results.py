@@ -210,7 +210,7 @@ class ResultBuilder:
 
     def _text_of(self, token: int) -> str:
         known = token < len(self.tokenizer.vocab_bytes)
-        text = self._token_texts[token] = self.tokenizer.decode([token], skip_special_tokens=False) if known else ""
+        text = self._token_texts[token] = self.tokenizer.decode_part([token], skip_special_tokens=False) if known else ""
         return text
 
 
@@ -278,6 +278,6 @@ def _make_trace(
     known = len(tokenizer.vocab_bytes)
 
     def texts(ids: NDArray[Any]) -> list[str]:
-        return [tokenizer.decode([token], skip_special_tokens=False) if token < known else "" for token in ids.tolist()]
+        return [tokenizer.decode_part([token], skip_special_tokens=False) if token < known else "" for token in ids.tolist()]
 
     return DecodeTrace(columns, texts(columns["token_id"]), candidates, texts(candidates["token_id"]), masks)

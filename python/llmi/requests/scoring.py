@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from llmi.base.kinds import Text, entries_of, parse, refuse, show
@@ -140,8 +140,7 @@ def perplexity(
             ids = llm.tokenizer.encode(parse(Text(empty=True), f"texts[{index}]", text), add_special_tokens=False, parse_special=special)
         else:
             ids = tokenize(text, llm.tokenizer, "texts", special)[1]
-        wrapped = isinstance(text, Mapping) and text.get("prompt_token_ids") is None
-        if (special or wrapped) and ids[:1] == [prefix_token(llm)] and len(ids) > 1:  # it is there already
+        if (special or not isinstance(text, str)) and ids[:1] == [prefix_token(llm)] and len(ids) > 1:  # it is there already
             ids = ids[1:]
         if not ids:
             raise InvalidParamsError(f"text {index} has no token", "texts")

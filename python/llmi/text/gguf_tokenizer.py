@@ -76,7 +76,8 @@ def load(path: Path, file: _core.GgufFile) -> LoadedTokenizer:
     if rule is not None:
         kind, add_bos = BytePairs(reader, file, listed, types, rule, ids["unknown"]), rule.add_bos
     elif model == "llama":
-        kind, add_bos = SentencePiece(reader, file, listed, types, ids["unknown"]), True
+        sentence_piece = SentencePiece(reader, file, listed, types, ids["unknown"])
+        kind, add_bos, listed.adds_space = sentence_piece, True, sentence_piece.prefix_space
     else:
         kind, add_bos = WordPiece(reader, listed, ids["unknown"]), True
     eos_ids = _ends(reader, ids, listed)

@@ -26,12 +26,16 @@ R = TypeVar("R")
 
 @dataclasses.dataclass
 class ListedTokens:
-    """A vocabulary as its file lists it: texts by id, and which of them are no text to a reader, or taken whole."""
+    """A vocabulary as its file lists it: texts by id, and which of them are no text to a reader, or taken whole.
+
+    adds_space: a text is encoded with a space in front, which is no part of it when it is decoded.
+    """
 
     texts: list[str]
     special: dict[int, str]
     whole: dict[int, str]
     byte_level: bool
+    adds_space: bool = False
 
 
 @dataclasses.dataclass

@@ -159,6 +159,7 @@ def as_tokenizer_json(model: Model, path: Path, prefix_each: bool, add_prefix_sp
     steps = _normalizers(model, first and prefix_each, prefix_each)
     metaspace = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "first" if first else "never", "split": False}
     decoder = [{"type": "Replace", "pattern": {"String": SPACE}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}]
+    decoder += [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if first else []
     return {
         "model": {**_vocabulary(model, path), "byte_fallback": model.byte_fallback}, "added_tokens": added,
         "normalizer": {"type": "Sequence", "normalizers": steps} if steps else None, "pre_tokenizer": None if prefix_each else metaspace,

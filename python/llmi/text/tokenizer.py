@@ -111,7 +111,7 @@ class Tokenizer:
         listed = loaded.listed
         return {
             "path": str(self.path), "library": library, "texts": listed.texts, "special": listed.special, "whole": listed.whole,
-            "byte_level": listed.byte_level, "bos_token_id": loaded.bos_token_id, "eos_token_ids": loaded.eos_token_ids,
+            "byte_level": listed.byte_level, "adds_space": listed.adds_space, "bos_token_id": loaded.bos_token_id, "eos_token_ids": loaded.eos_token_ids,
             "main_eos_token_id": loaded.main_eos_token_id, "keeps_bytes": loaded.keeps_bytes(), "prefix": loaded.prefix, "suffix": loaded.suffix,
             "chat_templates": loaded.chat_templates, "template_tokens": loaded.template_tokens, "chat_template": self.chat_template,
         }  # fmt: skip
@@ -125,7 +125,7 @@ class Tokenizer:
 
             return guarded(tokenizers.Tokenizer.from_str, path, library)
 
-        listed = ListedTokens(state["texts"], state["special"], state["whole"], state["byte_level"])
+        listed = ListedTokens(state["texts"], state["special"], state["whole"], state["byte_level"], state.get("adds_space", False))
         names = ("bos_token_id", "eos_token_ids", "main_eos_token_id", "prefix", "suffix", "chat_templates", "template_tokens")
         self._take(
             LoadedTokenizer(
@@ -244,7 +244,8 @@ class Tokenizer:
     def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """Text of token ids: the bytes of the tokens, one after the other, and nothing else.
 
-        What makes no character becomes U+FFFD. `clean_up_tokenization_spaces` of a model's files is not applied.
+        SentencePiece's vocabularies encode a text with a space in front; the first space of the ids' text is that one, and is left out, as in transformers. What
+        makes no character becomes U+FFFD. `clean_up_tokenization_spaces` of a model's files is not applied.
 
         Parameters
         ----------
@@ -260,6 +261,11 @@ class Tokenizer:
         TokenizerError
             An id is negative, or not below vocab_size.
         """
+        text = self.decode_part(token_ids, skip_special_tokens=skip_special_tokens)
+        return text[1:] if self._loaded.listed.adds_space and text.startswith(" ") else text
+
+    def decode_part(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
+        """As decode, of ids that stand behind others: a space in front is the text's own."""
         table = self._bytes
         skip_special_tokens = option("skip_special_tokens", skip_special_tokens)
         parts = []
@@ -400,7 +406,7 @@ class Tokenizer:
 
 
 class DecodeStream:
-    """Tokens to text one at a time; half a character is held until it is whole."""
+    """Tokens to text one at a time; half a character is held until it is whole. A space in front is the text's own, as behind a prompt."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         import codecs

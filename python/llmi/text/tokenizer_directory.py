@@ -187,7 +187,7 @@ def _listed(tokenizer: tokenizers.Tokenizer, checked: CheckedTokenizer) -> Liste
     added = tokenizer.get_added_tokens_decoder()
     special = {token_id: token.content for token_id, token in added.items() if token.special}
     whole = {token_id: token.content for token_id, token in added.items() if not token.special}
-    return ListedTokens(texts, special, whole, checked.byte_level)
+    return ListedTokens(texts, special, whole, checked.byte_level, checked.adds_space)
 
 
 def _keeps_bytes(data: dict[str, Any], listed: ListedTokens, tokenizer: tokenizers.Tokenizer) -> bool:

@@ -30,6 +30,7 @@ class CheckedTokenizer:
     byte_level: bool  # the alphabet of GPT-2, else SentencePiece's
     prefix: list[int]
     suffix: list[int]
+    adds_space: bool = False  # the decoder takes a space away from the front of a text
 
     def fail(self, field: str, problem: str) -> TokenizerError:
         return TokenizerError(f"{self.path}: {field}: {problem}", self.path, field)
@@ -193,6 +194,11 @@ def _is_byte_level(value: object, checked: CheckedTokenizer) -> bool:
             raise checked.fail("decoder", f"{step!r:.120} is not known (ByteLevel, and the steps of SentencePiece vocabularies, are)")
     if "ByteLevel" in kinds:  # transformers writes SentencePiece's steps in front of it, which then find nothing to do
         return True
+    checked.adds_space = any(
+        step.get("start", 0) > 0 if step["type"] == "Strip" else step.get("prepend_scheme", "always") != "never"
+        for step in steps
+        if step["type"] in ("Strip", "Metaspace")
+    )
     if not spaces:
         shown = sorted(kinds) or "none"
         raise checked.fail("decoder", f"{shown}: a token's bytes are not known (they are for ByteLevel, and for SentencePiece's {SPACE})")
