@@ -138,12 +138,14 @@ def _compressed_tensors(part: Callable[[str], Stored], quantization: dict[str, A
     codes = part("weight").floats
     if not how["symmetric"]:
         codes = codes - spread(part("weight_zero_point").floats, codes.shape)
-    return codes * spread(scales, codes.shape, tuple(how["block_structure"]) if how["block_structure"] else None)
+    block = how["block_structure"]
+    return codes * spread(scales, codes.shape, tuple(map(int, block.split("x") if isinstance(block, str) else block)) if block else None)
 
 
 def _fp8(part: Callable[[str], Stored], quantization: dict[str, Any]) -> Array:
     codes, blocks = part("weight").floats, quantization.get("weight_block_size")
-    return codes * spread(part("weight_scale_inv" if blocks else "weight_scale").floats, codes.shape, tuple(blocks) if blocks else None)
+    name = "weight_scale_inv" if "weight_block_size" in quantization else "weight_scale"
+    return codes * spread(part(name).floats, codes.shape, tuple(blocks) if blocks else None)
 
 
 def _bitsandbytes(part: Callable[[str], Stored], quantization: dict[str, Any]) -> Array:

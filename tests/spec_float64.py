@@ -117,6 +117,8 @@ class Interpreter:
         q = self.linear(spec["query"], x, self.heads * size).reshape(num_rows, self.heads, size)
         k = self.linear(spec["key"], x, self.kv_heads * size).reshape(num_rows, self.kv_heads, size)
         v = self.linear(spec["value"], x, self.kv_heads * size).reshape(num_rows, self.kv_heads, size)
+        if limit := spec.get("clip"):
+            q, k, v = (np.clip(heads, -limit, limit) for heads in (q, k, v))
         if not norms.get("after_rope"):
             q, k = self.head_norm(norms, "query", q), self.head_norm(norms, "key", k)
         if spec.get("rope", -1) >= 0:

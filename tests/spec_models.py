@@ -36,6 +36,7 @@ PLAIN: Spec = {
     "linear_biases": False,
     "windows": [0, 0],
     "attention_scale": 0.25,
+    "clip": 0.0,
     "attention_cap": 0.0,
     "attention_gate": "none",
     "output_norm": None,
@@ -95,6 +96,7 @@ PARTS: dict[str, Spec] = {
     "linear biases": {"linear_biases": True, "rope_of_layers": [-1, -1]},
     "window": {"windows": [7, 0]},
     "attention scale": {"attention_scale": 0.7},
+    "clip": {"clip": 0.5},
     "attention cap": {"attention_cap": 0.8},
     "gate of elements": {"attention_gate": "element"},
     "gate of heads": {"attention_gate": "head", "biases": ("attention_gate",)},
@@ -135,7 +137,7 @@ def mixture(seed: int) -> Spec:
 
 
 DEFAULTS: Spec = {
-    "eps": 1e-5, "residual_scale": 1.0, "soft_cap": 0.0, "window": 0, "rope": -1, "gated": True, "activation": "silu", "kind": "rms", "span": "head",
+    "eps": 1e-5, "residual_scale": 1.0, "soft_cap": 0.0, "clip": 0.0, "window": 0, "rope": -1, "gated": True, "activation": "silu", "kind": "rms", "span": "head",
     "own_weights": False, "after_rope": False, "first_row": 0, "position_offset": 0,
 }  # fmt: skip
 
@@ -228,7 +230,12 @@ class TinyModel:
     def _attention(self, name: str, index: int) -> Spec:
         has, size = self.choices, self.choices["head_dim"]
         attention: Spec = self._projections(name) | {"output": self._linear(f"{name}.output", HIDDEN, HEADS * size, has["transposed"])}
-        attention |= {"rope": has["rope_of_layers"][index], "window": has["windows"][index], "scale": has["attention_scale"]}
+        attention |= {
+            "rope": has["rope_of_layers"][index],
+            "window": has["windows"][index],
+            "scale": has["attention_scale"],
+            "clip": has["clip"],
+        }
         attention |= {"soft_cap": has["attention_cap"], "output_norm": self._norm(f"{name}.output_norm", HEADS * size, has["output_norm"])}
         if has["head_norm"] is not None:
             alone = has["span"] == "head" and not has["own_weights"]

@@ -28,7 +28,7 @@ from checkpoint_files import (
     write_file,
 )
 from decoders import open_decoder
-from llmi import LLM, ModelFileError, OutOfMemoryError, UnsupportedModelError
+from llmi import LLM, ModelFileError, OutOfMemoryError, UnsupportedModelError, _core
 from llmi.models.inspection import inspect_model
 
 PROMPT = [10, 20, 30, 40, 50, 60, 70, 80]
@@ -243,6 +243,14 @@ OTHERS: dict[str, tuple[dict[str, Any], Tensors]] = {
         integers({"type": "float", "strategy": "tensor"}, format="float-quantized"),
         {"weight": Stored("F8_E4M3", FP8), "weight_scale": Stored("F32", ROWS[0, :1].copy())},
     ),
+    "fp8 with one scale of the other name": (
+        {"quant_method": "fp8", "activation_scheme": "static", "dequantize": False, "weight_block_size": None},
+        {"weight": Stored("F8_E4M3", FP8), "weight_scale_inv": Stored("F32", np.float32(0.0625)), "activation_scale": Stored("F32", np.float32(0.05))},
+    ),
+    "fp8 in blocks as text": (
+        integers({"type": "float", "strategy": "block", "block_structure": "48x40"}, format="float-quantized"),
+        {"weight": Stored("F8_E4M3", FP8), "weight_scale": SCALES["F8"]},
+    ),
     "fp8 in blocks that do not fill": (
         {"quant_method": "fp8", "weight_block_size": [48, 40], "activation_scheme": "dynamic"},
         {"weight": Stored("F8_E4M3", FP8), "weight_scale_inv": SCALES["F8"]},
@@ -341,6 +349,8 @@ REFUSALS: dict[str, tuple[str, Change, type[Exception], str]] = {
     "ct without scale": ("ct-FP8_DYNAMIC", without("weight_scale"), ModelFileError, f"'{UP}.weight_scale' is missing"),
     "ct block": ("ct-FP8_BLOCK", of_weights(block_structure=[64, 128]), ModelFileError, "makes it [2, 2]"),
     "ct block of one number": ("ct-FP8_BLOCK", of_weights(block_structure=[128]), UnsupportedModelError, "block_structure"),
+    "ct block as another text": ("ct-FP8_BLOCK", of_weights(block_structure="128x"), UnsupportedModelError, "block_structure"),
+    "ct block of a huge text": ("ct-FP8_BLOCK", of_weights(block_structure="99999999999999999999x1"), UnsupportedModelError, "block_structure"),
     "ct without global scale": ("ct-NVFP4A16", without("weight_global_scale"), ModelFileError, "weight_global_scale' is missing"),
     "ct short scales": ("ct-MXFP4", replaced("weight_scale", shorter), ModelFileError, "[127, 4]"),
     "ct tensor more": ("ct-MXFP4", added("weight_global_scale"), UnsupportedModelError, "weight_global_scale' has no place"),
@@ -375,12 +385,37 @@ def test_what_does_not_fit_is_named(tmp_path: Path, case: str) -> None:
     assert words in str(caught.value)
 
 
+def test_two_scales_of_an_fp8_matrix(tmp_path: Path) -> None:
+    scales = {"weight_scale": Stored("F32", np.float32(1.0)), "weight_scale_inv": Stored("F32", np.float32(1.0))}
+    folder = write_matrix(tmp_path, {"quant_method": "fp8", "weight_block_size": None}, {"weight": Stored("F8_E4M3", FP8)} | scales)
+    with pytest.raises(_core.CoreError, match="weight_scale_inv' has no place"):
+        read_matrix(folder, "m.weight")
+
+
+def test_descriptions_of_other_programs_are_named(tmp_path: Path) -> None:
+    folder = build("ct-FP8_DYNAMIC", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    del config["quantization_config"]
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "hf_quant_config.json").write_text("{}")
+    with pytest.raises(UnsupportedModelError, match=r"hf_quant_config\.json: NVIDIA ModelOpt's"):
+        LLM(folder, kv_cache_memory_bytes=1 << 20)
+    (folder / "config.json").write_text(json.dumps(config | {"quantization": {"group_size": 64, "bits": 4}}))
+    with pytest.raises(UnsupportedModelError, match="'quantization' says that the weights are in MLX's packed format"):
+        LLM(folder, kv_cache_memory_bytes=1 << 20)
+
+
 def test_quantised_tensors_without_a_config(tmp_path: Path) -> None:
     folder = build("ar-auto_gptq", tmp_path)
     config = json.loads((folder / "config.json").read_text())
     given = config.pop("quantization_config")
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(UnsupportedModelError, match=r"quantization_config in config\.json describes"):
+        LLM(folder, kv_cache_memory_bytes=1 << 20)
+    (folder / "quantize_config.json").write_text(json.dumps(given))
+    with pytest.raises(
+        UnsupportedModelError, match=r"quantize_config\.json: AutoGPTQ's description .*hf_overrides={\"quantization_config\""
+    ):
         LLM(folder, kv_cache_memory_bytes=1 << 20)
     with LLM(folder, kv_cache_memory_bytes=1 << 20, hf_overrides={"quantization_config": given}) as llm:
         assert "q4" in llm.model_info.numerics_id

@@ -222,6 +222,14 @@ def test_add_scaled_and_scale(table: str) -> None:
     assert same(T.scale_rows(table, x, 40, factors), wanted)
 
 
+def test_clip_rows(table: str) -> None:
+    x = rand(3, 75)
+    x[0, :3] = np.inf, -np.inf, np.nan
+    wanted = x.copy()
+    wanted[:, :40] = np.clip(x[:, :40], -np.float32(0.7), np.float32(0.7))
+    assert same(T.clip_rows(table, x, 40, 0.7), wanted)
+
+
 @pytest.mark.parametrize("head_dim", [64, 20])
 @pytest.mark.parametrize("per_head", [False, True])
 def test_gate(table: str, per_head: bool, head_dim: int) -> None:

@@ -126,7 +126,7 @@ BAD: dict[str, list[Any]] = {
     "ropes[0].frequency_divisors[1]": [0, -1], "ignored_tensors[0]": [""], "layers[1].residual_scale": [0], "layers[1].mlp_reads_attention_norm": [True],
     "layers[1].attention_norm.eps": [0], "layers[1].mlp_norm.eps": [-1], "layers[1].post_mlp_norm.eps": [0], "layers[1].post_attention_norm.eps": [0],
     "layers[1].attention.rope": [1, -2, 1 << 40], "layers[1].attention.window": [-1, 1 << 40], "layers[1].attention.scale": [0, -0.5],
-    "layers[1].attention.soft_cap": [-1], "layers[1].attention.linear_biases": [[1.0]], "layers[1].attention.linear_biases[0]": [1e35],
+    "layers[1].attention.soft_cap": [-1], "layers[1].attention.clip": [-1], "layers[1].attention.linear_biases": [[1.0]], "layers[1].attention.linear_biases[0]": [1e35],
     "layers[1].attention.query_temperature.beta": [-1], "layers[1].attention.query_temperature.original": [0], "layers[1].attention.output.weight.name": [""],
     "layers[1].attention.query.weight.order.first_row": [-1, 1 << 40], "layers[1].attention.query.weight.order.head_rows": [-1, 7, 1 << 40],
     "layers[1].attention.query.weight.order.head_stride": [-1, 8, 1 << 40], "layers[1].attention.query.weight.order.adjacent_pairs": [-1, 7, 32],

@@ -317,6 +317,22 @@ def test_tensors_that_are_inert(tmp_path: Path) -> None:
     assert logits(directory).tobytes() == own
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.bool_])
+def test_stored_masks(dtype: type, tmp_path: Path) -> None:
+    """Older GPT-2 and Pythia store the causal mask in each layer. Of a tensor that is read, the type is refused."""
+    directory = tiny_model(path=tmp_path, vocab_size=257)
+    own = logits(directory).tobytes()
+    mask = np.tril(np.ones((1, 1, 32, 32))).astype(dtype)
+    add_tensors(directory, {"model.layers.0.attn.bias": mask})
+    kind, message = refusal(directory)
+    assert kind == "unsupported_model" and "'model.layers.0.attn.bias'" in message
+    assert logits(directory, {"model.layers.0.attn.bias": None}).tobytes() == own
+    if dtype is not np.float32:
+        assert "has dtype U8, which llmi does not read in this place" in message
+        add_tensors(directory, {"model.norm.weight": np.ones(64, dtype)})
+        assert "'model.norm.weight' has dtype U8" in refusal(directory, {"model.layers.0.attn.bias": None})[1]
+
+
 # --- hf_overrides
 
 

@@ -203,6 +203,10 @@ void RegisterRowOps(py::module_& module) {
       ScaleRows(context, out, x.shape(1), x.shape(0), size, placed.data());
     });
   });
+  module.def("clip_rows", [](const std::string& table, const FloatArray& x, int64_t size, float limit) {
+    return Changed(table, x,
+                   [&](const KernelContext& context, float* out) { ClipRows(context, out, x.shape(1), x.shape(0), size, limit); });
+  });
   module.def("gate", [](const std::string& table, const FloatArray& x, const FloatArray& gate, int64_t num_heads, bool per_head) {
     return Changed(table, x, [&](const KernelContext& context, float* out) {
       PlacedFloats placed = Place(context, gate);

@@ -21,6 +21,7 @@ class Json {
   bool IsNull() const { return kind_ == Kind::kNull; }
   bool IsObject() const { return kind_ == Kind::kObject; }
   bool IsArray() const { return kind_ == Kind::kArray; }
+  bool IsString() const { return kind_ == Kind::kString; }
 
   // Return a value of one kind; throw Error(kModelFile) naming `field` if the value is of another kind.
   bool AsBool(const std::string& field) const;

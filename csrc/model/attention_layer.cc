@@ -59,6 +59,11 @@ Projected Project(const LayerPass& pass, int64_t layer, const LayerWeights& weig
   const std::vector<LinearPart> parts = gated ? PartsOf({&weights.query, &weights.key, &weights.value, &weights.attention_gate})
                                               : PartsOf({&weights.query, &weights.key, &weights.value});
   Linear(pass.context, ArgsOf(parts, x, input, pass.num_rows, row.queries, row.stride, false));
+  if (attention.clip > 0) {
+    const int64_t num_heads = pass.spec.num_heads + 2 * pass.spec.num_kv_heads;
+    ClipRows(pass.context, row.queries, row.stride, pass.num_rows, num_heads * pass.spec.padded_head_dim(),
+             static_cast<float>(attention.clip));
+  }
   if (!attention.norms.after_rope) NormQueriesAndKeys(pass, attention, weights, row);
   if (attention.rope >= 0) {
     // Query and key heads are next to each other, so one call rotates both.

@@ -92,6 +92,9 @@ std::unique_ptr<Decoder> LoadDecoder(const KernelContext& context, const ModelFi
   // All tensors of the model are read through this one object.
   const RecordedTensors tensors(*checkpoint);
   RefuseAdapters(files.path(), tensors);
+  for (const TensorView* view : checkpoint->Tensors()) {
+    if (!IsIgnored(view->name, spec)) RequireWeights(*view);
+  }
   // Locates the tensors of all layers. So tensors of layers that are not loaded do not count as unknown.
   LocateWeights(tensors, spec);
   RefuseUnread(files.path(), tensors, spec);

@@ -152,6 +152,7 @@ void ReadFields(SpecObject& object, AttentionSpec* attention) {
   object.Read("key", &attention->key);
   object.Read("value", &attention->value);
   object.Read("output", &attention->output);
+  object.Read("clip", &attention->clip);
   object.Read("norms", &attention->norms);
   object.Read("output_norm", &attention->output_norm);
   object.Read("rope", &attention->rope);

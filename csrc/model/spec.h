@@ -70,6 +70,7 @@ enum class GateKind : uint8_t { kNone, kElement, kHead };
 
 struct AttentionSpec {
   LinearSpec query, key, value, output;
+  double clip = 0.0;  // queries, keys and values are no farther from 0, before norms and rotation; 0: no limit (OLMo)
   HeadNormsSpec norms;
   NormSpec output_norm;  // before `output`, over all heads (BitNet)
   int rope = -1;         // index into ModelSpec::ropes; -1: no rotation

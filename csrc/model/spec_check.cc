@@ -158,6 +158,7 @@ class Checker {
     Range(path + "rope", attention.rope, -1, static_cast<int64_t>(spec_.ropes.size()) - 1);
     Range(path + "window", attention.window, 0, int64_t{1} << 30);
     Above(path + "scale", attention.scale);
+    NotNegative(path + "clip", attention.clip);
     NotNegative(path + "soft_cap", attention.soft_cap);
     if (!attention.linear_biases.empty()) Count(path + "linear_biases", attention.linear_biases, spec_.num_heads);
     for (size_t i = 0; i < attention.linear_biases.size(); ++i) {

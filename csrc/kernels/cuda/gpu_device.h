@@ -145,6 +145,9 @@ class GpuDevice final : public Device {
   void ScaleRows(float* x, int64_t x_stride, int64_t num_rows, int64_t size, const float* factors) override {
     Busy().Launch(num_rows, 1, kRowThreads, 0, ScaleRowsKernel{x, x_stride, size, factors});
   }
+  void ClipRows(float* x, int64_t x_stride, int64_t num_rows, int64_t size, float limit) override {
+    Busy().Launch(num_rows, 1, kRowThreads, 0, ClipRowsKernel{x, x_stride, size, limit});
+  }
   void Gate(const GateArgs& args) override { Busy().Launch(args.num_rows, 1, kRowThreads, 0, GateKernel{args}); }
   void PackHeads(const float* x, int64_t num_heads, int64_t from_dim, int64_t to_dim, float* out) override {
     Busy().Launch(num_heads, 1, kRowThreads, 0, PackHeadsKernel{x, from_dim, to_dim, out});

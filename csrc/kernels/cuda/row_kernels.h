@@ -266,6 +266,29 @@ struct ScaleRowsKernel {
 };
 
 // Block x: a row.
+struct ClipRowsKernel {
+  float* x;
+  int64_t x_stride;
+  int64_t size;
+  float limit;
+
+  template <typename Visit>
+  void ForEachPointer(const Visit& visit) const {
+    visit(x);
+  }
+
+  template <typename Block>
+  LLMI_HD void operator()(const Block& block) const {
+    block.ForEachThread([&](int thread) {
+      float* row = x + block.x * x_stride;
+      for (int64_t i = thread; i < size; i += block.num_threads) {
+        row[i] = row[i] < -limit ? -limit : row[i] > limit ? limit : row[i];
+      }
+    });
+  }
+};
+
+// Block x: a row.
 struct GateKernel {
   GateArgs args;
 

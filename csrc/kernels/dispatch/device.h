@@ -66,6 +66,7 @@ class Device : public MemorySource {
   virtual void AddScaled(const float* x, int64_t count, float scale, float* out) = 0;
   virtual void Scale(float* x, int64_t count, float scale) = 0;
   virtual void ScaleRows(float* x, int64_t x_stride, int64_t num_rows, int64_t size, const float* factors) = 0;
+  virtual void ClipRows(float* x, int64_t x_stride, int64_t num_rows, int64_t size, float limit) = 0;
   virtual void Gate(const GateArgs& args) = 0;
   // num_heads: of all rows.
   virtual void PackHeads(const float* x, int64_t num_heads, int64_t from_dim, int64_t to_dim, float* out) = 0;

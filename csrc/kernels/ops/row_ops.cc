@@ -34,6 +34,18 @@ void ScaleRows(const KernelContext& context, float* x, int64_t x_stride, int64_t
   });
 }
 
+void ClipRows(const KernelContext& context, float* x, int64_t x_stride, int64_t num_rows, int64_t size, float limit) {
+  CheckArgument(size >= 0 && x_stride >= size, "clip_rows: rows may not overlap");
+  CheckArgument(limit > 0, "clip_rows: the limit must be positive");
+  if (context.device != nullptr) return context.device->ClipRows(x, x_stride, num_rows, size, limit);
+  ParallelRows(context, num_rows, kMinValues / std::max<int64_t>(1, size), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      float* values = x + row * x_stride;
+      std::transform(values, values + size, values, [limit](float value) { return std::clamp(value, -limit, limit); });
+    }
+  });
+}
+
 void Gate(const KernelContext& context, const GateArgs& args) {
   if (context.device != nullptr) return context.device->Gate(args);
   ParallelRows(context, args.num_rows, kMinValues / 4 / std::max<int64_t>(1, args.num_heads * args.head_dim),

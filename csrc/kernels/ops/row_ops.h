@@ -14,6 +14,8 @@ void AddScaled(const KernelContext& context, const float* x, int64_t count, floa
 void Scale(const KernelContext& context, float* x, int64_t count, float scale);
 // Each row's `size` values times the row's factor. factors [num_rows]; rows x_stride apart.
 void ScaleRows(const KernelContext& context, float* x, int64_t x_stride, int64_t num_rows, int64_t size, const float* factors);
+// Each row's `size` values, no farther from 0 than limit > 0; NaN stays. Rows x_stride apart.
+void ClipRows(const KernelContext& context, float* x, int64_t x_stride, int64_t num_rows, int64_t size, float limit);
 
 // gate: x[row, head, i] = x * sigmoid(gate). gate_stride: between rows of gates. per_head: gate [num_rows, num_heads]; else one for each
 // value, laid out as x. x: num_rows rows of num_heads * head_dim, dense.

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "core/errors.h"
-#include "model/inert.h"
 
 namespace llmi {
 namespace {
@@ -58,7 +57,7 @@ Checkpoint::Checkpoint(const TensorFile& stored, std::unique_ptr<Scheme> scheme,
         continue;
       }
     }
-    AddPlain(*view);
+    tensors_.emplace(view->name, *view);
   }
   for (const auto& [name, parts] : modules) AddMatrix(parts);
   if (scheme_ != nullptr && modules.empty() && !views.empty()) {
@@ -66,15 +65,12 @@ Checkpoint::Checkpoint(const TensorFile& stored, std::unique_ptr<Scheme> scheme,
   }
 }
 
-void Checkpoint::AddPlain(const TensorView& view) {
-  if (IsCheckpointPart(view.dtype) && InertTensorReason(view.name) == nullptr) {
-    throw Error(ErrorKind::kUnsupportedModel,
-                "tensor '" + view.name + "' has dtype " + Info(view.dtype).name +
-                    ", which llmi does not read in this place (it reads F32, " +
-                    "F16, BF16; the other types are for parts of a quantised matrix as quantization_config in config.json describes it)",
-                view.name);
-  }
-  tensors_.emplace(view.name, view);
+void RequireWeights(const TensorView& view) {
+  if (!IsCheckpointPart(view.dtype)) return;
+  throw Error(ErrorKind::kUnsupportedModel,
+              "tensor '" + view.name + "' has dtype " + Info(view.dtype).name + ", which llmi does not read in this place (it reads F32, " +
+                  "F16, BF16; the other types are for parts of a quantised matrix as quantization_config in config.json describes it)",
+              view.name);
 }
 
 void Checkpoint::AddMatrix(const ModuleParts& parts) {

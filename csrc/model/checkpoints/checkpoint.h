@@ -31,7 +31,6 @@ class Checkpoint : public TensorFile {
   bool IsQuantizedMatrix(const std::string& name) const { return matrices_.contains(name); }
 
  private:
-  void AddPlain(const TensorView& view);
   void AddMatrix(const checkpoints::ModuleParts& parts);
 
   std::unique_ptr<checkpoints::Scheme> scheme_;
@@ -40,6 +39,9 @@ class Checkpoint : public TensorFile {
   std::map<std::string, std::unique_ptr<const checkpoints::QuantizedMatrix>> matrices_;
   std::map<std::string, TensorView> tensors_;
 };
+
+// Throws Error(kUnsupportedModel) naming a tensor that has the type of a part of a quantised matrix.
+void RequireWeights(const TensorView& view);
 
 // The tensors of a model as plain ones. quantization: ModelSpec::quantization. files: must outlive the result.
 // Throws Error(kModelFile, kUnsupportedModel).

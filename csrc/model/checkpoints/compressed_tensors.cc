@@ -91,11 +91,9 @@ void ReadStrategy(const SchemeConfig& weights, Group* group) {
     if (name == "group") group->group_size = weights.GroupSize();
     if (name != "group") weights.fields().Find("group_size");
   }
-  const Json* block = weights.fields().Find("block_structure");
+  weights.fields().Find("block_structure");
   if (name == "block") {
-    if (block == nullptr || !block->IsArray() || block->AsArray("").size() != 2) weights.Refuse("block_structure", "is not two numbers");
-    const int64_t rows = block->AsArray("")[0].AsInteger("block_structure"), cols = block->AsArray("")[1].AsInteger("block_structure");
-    if (rows < 1 || cols < 1 || rows > 1 << 20 || cols > 1 << 20) weights.Refuse("block_structure", "is " + block->Text());
+    const auto [rows, cols] = weights.Block("block_structure");
     group->block_rows = static_cast<uint64_t>(rows);
     group->block_cols = static_cast<uint64_t>(cols);
     group->group_size = cols;

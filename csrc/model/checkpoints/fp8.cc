@@ -1,5 +1,5 @@
-// DeepSeek's and Qwen's fp8: e4m3 codes with a scale for each block, or for the whole tensor. The stored scale is multiplied, in spite of
-// its name weight_scale_inv.
+// DeepSeek's, Qwen's and Mistral's fp8: e4m3 codes with a scale for each block, or for the whole tensor. The stored scale is multiplied, in
+// spite of its name weight_scale_inv, which one for the whole tensor may also have.
 // Source: transformers' integrations/finegrained_fp8.py and quantizers/quantizer_finegrained_fp8.py.
 #include "core/errors.h"
 #include "model/checkpoints/scheme.h"
@@ -20,12 +20,8 @@ class Fp8 : public Scheme {
  public:
   explicit Fp8(const SchemeConfig& config) {
     config.Choice("fmt", {"e4m3"}, "e4m3");
-    const Json* block = config.fields().Find("weight_block_size");
-    if (block != nullptr) {
-      if (!block->IsArray() || block->AsArray("").size() != 2) config.Refuse("weight_block_size", "is not two numbers");
-      const int64_t rows = block->AsArray("")[0].AsInteger("weight_block_size"),
-                    cols = block->AsArray("")[1].AsInteger("weight_block_size");
-      if (rows < 1 || cols < 1 || rows > 1 << 20 || cols > 1 << 20) config.Refuse("weight_block_size", "is " + block->Text());
+    if (const Json* block = config.fields().Find("weight_block_size"); block != nullptr) {
+      const auto [rows, cols] = config.Block("weight_block_size");
       block_rows_ = static_cast<uint64_t>(rows);
       block_cols_ = static_cast<uint64_t>(cols);
       name_ = "fp8 (weight_block_size " + block->Text() + ")";
@@ -39,7 +35,8 @@ class Fp8 : public Scheme {
   MatrixForm Read(const ModuleParts& parts) const override {
     const bool in_blocks = block_rows_ > 0;
     const TensorView& codes = parts.Required("weight");
-    const TensorView& scales = parts.Required(in_blocks ? "weight_scale_inv" : "weight_scale");
+    const TensorView* whole = in_blocks ? nullptr : parts.Optional("weight_scale");
+    const TensorView& scales = whole != nullptr ? *whole : parts.Required("weight_scale_inv");
     parts.CheckAllUsed(name_);
     RequireMatrix(codes);
     RequireType(codes, {DType::kF8E4M3});
@@ -59,7 +56,7 @@ class Fp8 : public Scheme {
 
  private:
   static constexpr const char* kParts[] = {"weight_scale_inv", "weight_scale"};
-  static constexpr const char* kInertParts[] = {"input_scale", "k_scale", "v_scale"};
+  static constexpr const char* kInertParts[] = {"input_scale", "activation_scale", "k_scale", "v_scale"};
   uint64_t block_rows_ = 0, block_cols_ = 0;
   std::string name_ = "fp8 (a scale for each tensor)";
 };

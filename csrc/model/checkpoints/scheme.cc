@@ -1,7 +1,9 @@
 #include "model/checkpoints/scheme.h"
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
+#include <system_error>
 
 #include "core/errors.h"
 #include "model/inert.h"
@@ -86,6 +88,26 @@ int64_t SchemeConfig::GroupSize() const {
     Refuse(key, "is " + std::to_string(*value) + ": a positive number, or -1 for a whole row, is expected");
   }
   return *value;
+}
+
+std::pair<int64_t, int64_t> SchemeConfig::Block(const std::string& key) const {
+  const Json* block = fields_.Find(key);
+  int64_t rows = 0, cols = 0;
+  if (block != nullptr && block->IsArray() && block->AsArray("").size() == 2) {
+    rows = block->AsArray("")[0].AsInteger(key);
+    cols = block->AsArray("")[1].AsInteger(key);
+  } else if (block != nullptr && block->IsString()) {
+    const std::string& text = block->AsString(key);
+    const char* end = text.data() + text.size();
+    const auto first = std::from_chars(text.data(), end, rows);
+    const bool has_two = first.ec == std::errc() && first.ptr != end && *first.ptr == 'x';
+    const auto second = has_two ? std::from_chars(first.ptr + 1, end, cols) : first;
+    if (!has_two || second.ec != std::errc() || second.ptr != end) Refuse(key, "is not two numbers");
+  } else {
+    Refuse(key, "is not two numbers");
+  }
+  if (rows < 1 || cols < 1 || rows > 1 << 20 || cols > 1 << 20) Refuse(key, "is " + block->Text());
+  return {rows, cols};
 }
 
 void SchemeConfig::RequireOff(const std::string& key, const char* what) const {

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/json_fields.h"
@@ -39,6 +40,8 @@ class SchemeConfig {
   int64_t Number(const std::string& key, std::initializer_list<int64_t> known, int64_t fallback = -1) const;
   // Columns in a group: a positive number, or 0 for -1 (a whole row). Absent or null: refused.
   int64_t GroupSize() const;
+  // Rows and columns of a block: [128, 128] or "128x128". Absent, null or another value: refused.
+  std::pair<int64_t, int64_t> Block(const std::string& key) const;
   // The key must be absent, null, false, or an empty list or object.
   void RequireOff(const std::string& key, const char* what) const;
   [[noreturn]] void Refuse(const std::string& key, const std::string& problem) const;
