@@ -22,9 +22,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere": ("command-r", {}), "cohere2": ("cohere2", {}), "exaone4": ("exaone4", {}), "apertus": ("apertus", {"rope_parameters": PLAIN}), "seed_oss": ("seed_oss", {}),
     "hunyuan_v1_dense": ("hunyuan-dense", {}), "ernie4_5": ("ernie4_5", {}), "arcee": ("arcee", {}), "starcoder2": ("starcoder2", {"sliding_window": None}),
     "stablelm": ("stablelm", {}), "gpt_bigcode": ("starcoder", {}), "phi": ("phi2", {}), "gptj": ("gptj", {}), "bitnet": ("bitnet", {}), "bloom": ("bloom", {}),
+    "gemma": ("gemma", {}), "olmo": ("olmo", {}), "glm": ("chatglm", {}), "internlm3": ("llama", {}),
 }  # fmt: skip
 #: Whose rotated rows the converter puts into adjacent pairs; others have them so already, or rotate halves in llama.cpp too.
-PERMUTED = {"llama", "mistral3", "smollm3", "granite", "granite_swa", "arcee"}
+PERMUTED = {"llama", "olmo", "mistral3", "smollm3", "granite", "granite_swa", "arcee"}
 #: Names that the gguf package's table lacks for these architectures.
 EXTRA_NAMES = {"self_attn.sinks": "attn_sinks", "lm_head": "output", "query_layernorm": "attn_q_norm", "key_layernorm": "attn_k_norm",
                "attn_sub_norm": "attn_sub_norm", "ffn_sub_norm": "ffn_sub_norm"}  # fmt: skip
@@ -63,7 +64,7 @@ def _tensors(name: str, arch: str, config: dict[str, Any], stored: dict[str, Arr
             tensor = _pairs(tensor, kv_heads or heads)
         if "query_key_value" in stem:
             tensor = _by_kind(tensor, heads)
-        if arch in ("gemma2", "gemma3", "nemotron") and "norm" in stem and suffix == "weight":
+        if arch in ("gemma", "gemma2", "gemma3", "nemotron") and "norm" in stem and suffix == "weight":
             tensor = tensor + np.float32(1)
         if arch == "gpt2" and suffix == "weight" and ".c_" in stem:
             tensor = tensor.T
@@ -121,6 +122,7 @@ KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "layer_rope_theta": ("attention.rope_pattern", lambda thetas: [bool(theta) for theta in thetas]), "rms_norm_eps": ("attention.layer_norm_rms_epsilon", float),
     "layer_norm_eps": ("attention.layer_norm_epsilon", float), "layer_norm_epsilon": ("attention.layer_norm_epsilon", float),
     "norm_eps": ("attention.layer_norm_epsilon", float), "norm_epsilon": ("attention.layer_norm_epsilon", float), "vocab_size": ("vocab_size", int),
+    "clip_qkv": ("attention.clamp_kqv", float),
 }  # fmt: skip
 
 
@@ -142,6 +144,8 @@ def metadata_of(config: dict[str, Any], arch: str, stored: dict[str, Array]) -> 
     if config.get("sliding_window") and config.get("layer_types") and arch not in ("qwen2", "qwen3", "smollm3"):
         fields["attention.sliding_window"] = config["sliding_window"]
         fields["attention.sliding_window_pattern"] = [kind == "sliding_attention" for kind in config["layer_types"]]
+    if arch == "olmo":
+        fields["attention.layer_norm_epsilon"] = 1e-5
     if arch == "apertus":
         for name in ("alpha_p", "alpha_n", "beta", "eps"):
             fields[f"=xielu.{name}"] = [float(stored[f"model.layers.{layer}.mlp.act_fn.{name}"].reshape(-1)[0]) for layer in range(4)]

@@ -15,6 +15,9 @@ def planted(name: str, anchor: str, old: str, new: str, tests: str = SPEC) -> Mu
 SPECS = [
     planted("unknown fields are read over", "CheckAllRead", "if (!known_.contains(name))", "if (false)"),
     planted("a window below zero", "CheckAttention", 'Range(path + "window", attention.window, 0,', 'Range(path + "window", attention.window, -8,'),
+    planted("a clip below zero", "CheckAttention", 'NotNegative(path + "clip", attention.clip);', ";"),
+    Mutant("spec", "a key says anything", "python/llmi/families", "stated_reason", "value == one and isinstance(value, bool) == isinstance(one, bool)", "True", "tests/test_published_configs.py"),
+    Mutant("spec", "the top contradicts the text model", "python/llmi/families", "_refuse_unread", "elif value != own[name] and not", "elif False and not", "tests/test_family_registry.py"),
     planted("an odd rotary size", "CheckRope", "rope.rotary_dim % 2 != 0", "rope.rotary_dim % 2 > 2"),
     planted("KV heads that do not divide the heads", "CheckSizes", "spec_.num_heads % spec_.num_kv_heads != 0", "false"),
     planted("tensors of a part that is not there", "Absent", "if (!binding.name.empty())", "if (false)"),

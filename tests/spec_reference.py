@@ -133,6 +133,8 @@ class SpecModel:
         q = self.linear(x, a.query, nh * hd).reshape(rows, nh, hd)
         k = self.linear(x, a.key, nk * hd).reshape(rows, nk, hd)
         v = self.linear(x, a.value, nk * hd).reshape(rows, nk, hd)
+        if a.clip:
+            q, k, v = (np.clip(heads, -a.clip, a.clip) for heads in (q, k, v))
         if not a.norms.after_rope:
             q, k = self.head_norms(q, a.norms.query, a.norms), self.head_norms(k, a.norms.key, a.norms)
         if a.rope >= 0:

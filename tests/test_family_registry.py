@@ -46,7 +46,20 @@ def test_an_unknown_key_is_refused_in_every_family(architecture: str) -> None:
             assert small(architecture, {name: value}, changes={name: None}).digest() == small(architecture).digest()
 
 
-LAYER_NORMS = {"gpt2", "gptj", "gptneox", "starcoder", "starcoder2", "bloom", "stablelm", "phi2", "command-r", "cohere2", "nemotron"}
+LAYER_NORMS = {
+    "olmo",
+    "gpt2",
+    "gptj",
+    "gptneox",
+    "starcoder",
+    "starcoder2",
+    "bloom",
+    "stablelm",
+    "phi2",
+    "command-r",
+    "cohere2",
+    "nemotron",
+}
 WINDOWED = {"gemma2", "gemma3", "cohere2", "granite_swa"}
 
 
@@ -95,6 +108,80 @@ def test_a_text_model_beside_others() -> None:
         read_config("SomeForConditionalGeneration", config | {"text_config": TEXT | {"model_type": "tern"}})
 
 
+def test_a_text_model_whose_keys_stand_at_the_top_too() -> None:
+    """As transformers 4.52 writes them: equal ones are one, others are named, and what another key switches off may differ."""
+    keys = SIZES | {"rms_norm_eps": 1e-6, "use_sliding_window": False, "sliding_window": None}
+    both = keys | {"model_type": "qwen2_5_vl", "text_config": keys | {"model_type": "qwen2_5_vl_text", "architectures": ["X"]}}
+    name = "Qwen2_5_VLForConditionalGeneration"
+    assert read_config(name, both).layers == read_config("Qwen2ForCausalLM", keys).layers
+    assert read_config(name, both | {"sliding_window": 32768}).digest() == read_config(name, both).digest()
+    for change in ({"rms_norm_eps": 0.1}, {"vocab_size": 265}, {"num_attention_heads": "4"}):
+        with pytest.raises(ModelFileError, match=f"'{next(iter(change))}' and 'text_config.{next(iter(change))}'"):
+            read_config(name, both | change)
+
+
+def test_towers_of_published_files() -> None:
+    config = WITHOUT | {"model_type": "llava", "vocab_size": 32000, "text_config": {"model_type": "llama", "vocab_size": 32000}}
+    spec = read_config("LlavaForConditionalGeneration", config)
+    assert (spec.hidden_size, len(spec.layers), spec.layers[0].mlp.size) == (4096, 32, 11008)  # LlamaConfig's own
+    for tensor in ("model.connector.modality_projection.proj.weight", "model.image_newline"):
+        assert any(matches(pattern, tensor) for pattern in spec.ignored_tensors)
+    with pytest.raises(ModelFileError, match=r"'vocab_size' and 'text_config\.vocab_size'"):
+        read_config("LlavaForConditionalGeneration", config | {"vocab_size": 32064})
+    text = {"model_type": "gemma", **SIZES}
+    with pytest.raises(UnsupportedModelError, match=r"PaliGemma.*see those behind them"):
+        read_config("PaliGemmaForConditionalGeneration", WITHOUT | {"model_type": "paligemma", "text_config": text})
+
+
+def test_a_file_without_architectures() -> None:
+    keys = {"architectures": None, "model_type": "qwen3"}
+    assert read_config("", keys).digest() == read_config("Qwen3ForCausalLM", {"model_type": "qwen3"}).digest()
+    for kind in (None, "tern", 3):
+        with pytest.raises(ModelFileError, match="'architectures' is missing"):
+            read_config("", keys | {"model_type": kind})
+
+
+def test_internlm3_as_transformers_5_writes_it() -> None:
+    keys = {"model_type": "internlm3", "head_dim": None, "hidden_size": 256, "num_key_value_heads": None}
+    spec = read_config("LlamaForCausalLM", keys | {"attention_bias": True, "mlp_bias": True})
+    assert spec.family == "internlm3" and (spec.head_dim, spec.num_kv_heads) == (128, 2) and spec.layers[0].mlp.down.bias.name
+    assert read_config("InternLM3ForCausalLM", keys | {"qkv_bias": True, "bias": True}).digest() == spec.digest()
+    with pytest.raises(UnsupportedModelError, match="qkv_bias, bias"):
+        read_config("InternLM3ForCausalLM", keys | {"qkv_bias": True})
+    assert read_config("LlamaForCausalLM", {"model_type": None}).family == "llama"
+
+
+def test_gemma_says_gelu_and_means_the_other() -> None:
+    old, new = read_config("GemmaForCausalLM", {"hidden_act": "gelu"}), read_config("GemmaForCausalLM")
+    assert old.digest() == new.digest() and new.layers[0].mlp.activation == "gelu_tanh"
+    assert read_config("GemmaForCausalLM", {"hidden_act": "gelu", "hidden_activation": "gelu_pytorch_tanh"}).digest() == new.digest()
+    for keys in ({"hidden_activation": "silu"}, {"hidden_act": "silu", "hidden_activation": "gelu_pytorch_tanh"}):
+        with pytest.raises(ModelFileError, match="'hidden_act' and 'hidden_activation'"):
+            read_config("GemmaForCausalLM", keys)
+
+
+@pytest.mark.parametrize("clip", [0.0, -1.0])
+def test_a_clip_that_leaves_nothing(clip: float) -> None:
+    with pytest.raises(ModelFileError, match="clip_qkv must be positive"):
+        read_config("OlmoForCausalLM", {"clip_qkv": clip})
+
+
+def test_a_pad_token_that_is_none() -> None:
+    assert read_config("LlamaForCausalLM", {"pad_token_id": 264}).digest() == read_config("LlamaForCausalLM").digest()
+    with pytest.raises(ModelFileError, match=r"pad_token_id holds token id 265, outside \[-1, vocab_size = 264\]"):
+        read_config("LlamaForCausalLM", {"pad_token_id": 265})
+
+
+@pytest.mark.parametrize(("architecture", "plain"), [("qwen2vl", "qwen2"), ("qwen3vl", "qwen3")])
+def test_text_models_of_ggufs_with_images(architecture: str, plain: str) -> None:
+    more = {f"{architecture}.rope.dimension_sections": [2, 3, 3, 0]} | (
+        {"qwen3vl.n_deepstack_layers": 3} if architecture == "qwen3vl" else {}
+    )
+    assert read_metadata(architecture, more).digest() == read_metadata(plain).digest()
+    with pytest.raises(UnsupportedModelError, match=r"rope\.dimension_sections"):
+        read_metadata("llama", {"llama.rope.dimension_sections": [2, 3, 3, 0]})
+
+
 @pytest.mark.parametrize(
     ("stored", "query", "head"),
     [
@@ -139,6 +226,23 @@ def test_two_embeddings() -> None:
 def test_an_override_that_changes_nothing(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidParamsError, match=message):
         read_config("LlamaForCausalLM", tensors={"model.embed_tokens.weight": (264, 64), "model.norm.weight": (64,)}, changes=changes)
+
+
+def test_an_override_of_a_key_inside_an_object() -> None:
+    """A refusal names the very key, and what it says to do works."""
+    scaling = {"type": "linear", "factor": 4.0, "new_key": 3}
+    with pytest.raises(UnsupportedModelError, match=r'hf_overrides=\{"rope_scaling.new_key": None\}'):
+        read_config("LlamaForCausalLM", {"rope_scaling": scaling})
+    found = read_config("LlamaForCausalLM", {"rope_scaling": scaling}, changes={"rope_scaling.new_key": None, "rope_scaling.factor": 8.0})
+    assert found.ropes[0].linear_factor == 8.0
+    config = WITHOUT | {"text_config": TEXT | {"a": 1, "b": 2}}
+    with pytest.raises(UnsupportedModelError, match=r'hf_overrides=\{"text_config.a": None, "text_config.b": None\}'):
+        read_config("SomeForConditionalGeneration", config)
+    spec = read_config("SomeForConditionalGeneration", config, changes={"text_config.a": None, "text_config.b": None})
+    assert spec.family == "qwen3" and config["text_config"]["a"] == 1, "the file's values are left alone"
+    for changes in ({"rope_scaling.factor": 8.0}, {"rope_scaling.new_key": None}, {"hidden_size.x": 1}):
+        with pytest.raises(InvalidParamsError):
+            read_config("LlamaForCausalLM", changes=changes)
 
 
 def test_an_override_leaves_tensors_out() -> None:

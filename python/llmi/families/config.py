@@ -19,7 +19,7 @@ GGUF_KEYS: Final[Mapping[str, str]] = {
     "final_logit_softcapping": "final_logit_softcapping", "attn_logit_softcapping": "attn_logit_softcapping", "embedding_multiplier": "embedding_scale",
     "residual_multiplier": "residual_scale", "attention_multiplier": "attention.scale", "logits_scaling": "logit_scale", "logit_scale": "logit_scale",
     "vocab_size": "vocab_size", "use_parallel_residual": "use_parallel_residual", "num_experts": "expert_count", "temperature_scale": "attention.temperature_scale",
-    "temperature_length": "attention.temperature_length", "layer_rope_theta": "attention.rope_pattern", "max_alibi_bias": "attention.max_alibi_bias",
+    "temperature_length": "attention.temperature_length", "clip_qkv": "attention.clamp_kqv", "layer_rope_theta": "attention.rope_pattern", "max_alibi_bias": "attention.max_alibi_bias",
 }  # fmt: skip
 
 

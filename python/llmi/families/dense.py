@@ -165,13 +165,17 @@ def _refuse_experts(c: Config) -> None:
 def _check_token_ids(c: Config, vocab_size: int) -> None:
     """The tokenizer and requests use these ids as indices of logits. llmi pads nothing; -1 stands for "none" in older files."""
     for key, lowest in (("bos_token_id", 0), ("eos_token_id", 0), ("pad_token_id", -1)):
+        end = vocab_size + (key == "pad_token_id")  # one that stands for none, too
         value = c.find(key)
         for token in value if isinstance(value, list) and key != "pad_token_id" else [] if value is None else [value]:
             is_whole = isinstance(token, float) and token.is_integer() and abs(token) < 2**53
             if isinstance(token, bool) or not (isinstance(token, int) or is_whole):
                 c.refuse(key, f"field '{c.name(key)}' is not an integer")
-            if not lowest <= token < vocab_size:
-                c.refuse(key, f"{c.name(key)} holds token id {int(token)}, outside [{lowest}, vocab_size = {vocab_size})")
+            if not lowest <= token < end:
+                c.refuse(
+                    key,
+                    f"{c.name(key)} holds token id {int(token)}, outside [{lowest}, vocab_size = {vocab_size}{']' if end > vocab_size else ')'}",
+                )
 
 
 class Tensors:

@@ -1,4 +1,4 @@
-"""Gemma 2 and 3, text. Gemma Team, 2024 and 2025: norms around each block, windows, scaled embeddings."""
+"""Gemma 1 to 3, text. Gemma Team, 2024 and 2025: scaled embeddings; from the second on norms around each block, and windows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 from llmi.families.config import Config
 from llmi.families.dense import Style, dense
 from llmi.families.layers import FULL, SLIDING, every, f32, kinds_of, pattern_of, soft_cap, use_ropes, use_windows
+from llmi.families.llama_like import attention_biases
 from llmi.families.registry import family
 from llmi.families.rope import ropes_by_kind
 from llmi.families.spec import ModelSpec
@@ -17,7 +18,7 @@ _LARGEST = {"gemma2": 46, "gemma3": 62}  # layers of the 27B, the only size whos
 
 
 def gemma(c: Config, style: Style, largest: int, theta: float | None = 10000.0) -> ModelSpec:
-    """The common part of both."""
+    """The common part of the second and the third."""
     spec = dense(c, style, theta=theta)
     spec.embedding.scale = f32(math.sqrt(spec.hidden_size))
     spec.head.soft_cap = soft_cap(c, "final_logit_softcapping")
@@ -32,14 +33,31 @@ def gemma(c: Config, style: Style, largest: int, theta: float | None = 10000.0) 
     return spec
 
 
+def biases_of(c: Config) -> dict[str, bool]:
+    """attention_bias of config.json; no GGUF has any."""
+    return {} if c.is_gguf else attention_biases(c)
+
+
+@family(
+    "gemma", hf="GemmaForCausalLM", gguf="gemma", defaults={"tie_word_embeddings": True, "head_dim": 256, "max_position_embeddings": 8192}
+)
+def gemma1(c: Config) -> ModelSpec:
+    """Gemma 1 and CodeGemma: a Llama with tanh-GELU and scaled embeddings. Its first files say "gelu" and mean tanh-GELU, as transformers reads them."""
+    spec = dense(c, Style(plus_one=True, activation="gelu_pytorch_tanh", biases=biases_of(c)))
+    spec.embedding.scale = f32(math.sqrt(spec.hidden_size))
+    for layer in spec.layers:
+        layer.mlp.activation = "gelu_tanh" if layer.mlp.activation == "gelu" else layer.mlp.activation
+    named = c.optional_text("hidden_activation")  # of other versions of transformers
+    if named is not None and (named not in ("gelu", "gelu_pytorch_tanh") or spec.layers[0].mlp.activation != "gelu_tanh"):
+        c.contradiction(c.name("hidden_act"), c.name("hidden_activation"))
+    return spec
+
+
 @family("gemma2", hf="Gemma2ForCausalLM", gguf="gemma2", keys=KEYS,
         defaults=DEFAULTS | {"max_position_embeddings": 8192, "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0})  # fmt: skip
 def gemma2(c: Config) -> ModelSpec:
     """Gemma 2: soft caps on attention and logits, a window in every second layer."""
-    biases = {"qkv": c.boolean("attention_bias", False), "output": c.boolean("attention_bias", False)}
-    spec = gemma(
-        c, Style(order="sandwich", plus_one=True, activation="gelu_pytorch_tanh", biases={} if c.is_gguf else biases), _LARGEST["gemma2"]
-    )
+    spec = gemma(c, Style(order="sandwich", plus_one=True, activation="gelu_pytorch_tanh", biases=biases_of(c)), _LARGEST["gemma2"])
     use_windows(c, spec, kinds_of(c, spec, every(2, len(spec.layers))), c.integer("sliding_window", 4096))
     return spec
 
@@ -48,8 +66,7 @@ def gemma2(c: Config) -> ModelSpec:
         defaults=DEFAULTS | {"max_position_embeddings": 131072, "num_attention_heads": 8, "vocab_size": 262208})  # fmt: skip
 def gemma3(c: Config) -> ModelSpec:
     """Gemma 3, text: five local layers to one global, each kind with its rotary base; queries and keys normed by head."""
-    biases = {"qkv": c.boolean("attention_bias", False), "output": c.boolean("attention_bias", False)}
-    style = Style(order="sandwich", plus_one=True, activation="gelu_pytorch_tanh", head_norms=True, biases={} if c.is_gguf else biases)
+    style = Style(order="sandwich", plus_one=True, activation="gelu_pytorch_tanh", head_norms=True, biases=biases_of(c))
     spec = gemma(c, style, _LARGEST["gemma3"], None)
     ropes = ropes_by_kind(c, spec.head_dim, {FULL: 1e6, SLIDING: 10000.0})
     window = c.positive("sliding_window")

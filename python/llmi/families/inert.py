@@ -18,6 +18,9 @@ _NEUTRAL: Final = "at a value that changes nothing"
 _STORED: Final = "weights are used in the type that they are stored in"
 _TOKENIZER: Final = "the tokenizer's"
 _DESCRIPTION: Final = "describes the file"
+_YARN: Final = "YaRN's, at its default, for scaling of another type"
+_DRAFTS: Final = "of layers that draft further tokens (MTP)"
+_AXES: Final = "how images turn: a text's three axes are equal"
 _TOWER: Final = "of a part that text alone does not pass through"
 
 
@@ -70,6 +73,7 @@ CONFIG_JSON: Final[list[Rule]] = [
     Rule("router_aux_loss_coef", _TRAINING),
     Rule("output_router_logits", _OFF, (False,)),
     Rule("unsloth_*", _BOOKKEEPING),
+    Rule("internal_version", _BOOKKEEPING),
     Rule("finetuning_task", _TASK),
     Rule("id2label", _TASK),
     Rule("label2id", _TASK),
@@ -86,6 +90,7 @@ CONFIG_JSON: Final[list[Rule]] = [
     Rule("dropout", _TRAINING),
     Rule("layerdrop", _TRAINING),
     Rule("*_dropout", _TRAINING),
+    Rule("*_dropout_prob", _TRAINING),
     Rule("init_std", _TRAINING),
     Rule("summary_*", _TASK),
     Rule("scale_attention_softmax_in_fp32", _IMPLEMENTATION),
@@ -123,14 +128,41 @@ CONFIG_JSON: Final[list[Rule]] = [
     Rule("forced_eos_token_id", _GENERATION),
     Rule("remove_invalid_values", _GENERATION),
     # Fields that published files have and that no library reads for these families.
-    Rule("rotary_pct", _NEUTRAL, (1.0,), "cohere2"),
+    Rule("use_mrope", _OFF, (False,)),
+    Rule("use_cla", _OFF, (False,)),
+    Rule("cla_share_factor", "of a part that use_cla switches off"),
+    Rule("add_classification_head", _OFF, (False,)),
+    Rule("class_num", _TASK, (0,)),
+    Rule("pool_type", _TASK),
+    Rule("dense_list", _TASK, family="hunyuan_v1_dense"),
+    Rule("org_vocab_size", _BOOKKEEPING, family="hunyuan_v1_dense"),
+    Rule("pad_id", _TOKENIZER, family="hunyuan_v1_dense"),
+    Rule("mask_init_id", _TOKENIZER, family="hunyuan_v1_dense"),
+    Rule("im_*_id", _TOKENIZER, family="hunyuan_v1_dense"),
+    Rule("text_*_id", _TOKENIZER, family="hunyuan_v1_dense"),
+    Rule("use_parallel_embedding", _IMPLEMENTATION, (False,)),
+    Rule("full_attn_mod", _NEUTRAL, (1,), "phi3"),
+    Rule("interpolate_factor", _NEUTRAL, (1,), "phi3"),
+    Rule("reorder_qk_norm", _NEUTRAL, (True,), "exaone4"),
+    Rule("max_window_layers", "transformers' class does not read it", (), "exaone4"),
+    Rule("rope_*.beta_fast", _YARN, (32,)),
+    Rule("rope_*.beta_slow", _YARN, (1,)),
+    Rule("rope_*.mscale", _YARN, (1,)),
+    Rule("rope_*.mscale_all_dim", _YARN, (1,)),
+    Rule("mtp_*", _DRAFTS),
+    Rule("_num_mtp_layers", _DRAFTS),
+    Rule("num_nextn_predict_layers", _DRAFTS),
     Rule("n_ctx", "n_positions says it", (), "gpt2"),
-    Rule("attention_bias", _OFF, (False,), "phi3"),
     Rule("max_window_layers", "the family has no windows", (), "smollm3"),
     Rule("activation_function", "transformers' class reads hidden_act", (), "starcoder2"),
     Rule("layer_norm_epsilon", "transformers' class reads norm_epsilon", (), "starcoder2"),
+    Rule("inference_runner", _IMPLEMENTATION, family="gpt_bigcode"),
+    Rule("validate_runner_input", _IMPLEMENTATION, family="gpt_bigcode"),
+    Rule("pad_key_length", _IMPLEMENTATION, family="gpt_bigcode"),
+    Rule("pre_allocate_kv_cache", _IMPLEMENTATION, family="gpt_bigcode"),
+    Rule("max_batch_size", _IMPLEMENTATION, family="gpt_bigcode"),
+    Rule("max_sequence_length", _IMPLEMENTATION, family="gpt_bigcode"),
     Rule("mlp_type", _NEUTRAL, ("default",), "starcoder2"),
-    Rule("norm_type", _NEUTRAL, ("layer_norm",), "starcoder2"),
     Rule("scale_attn_weights", _NEUTRAL, (True,), "starcoder2"),
     Rule("bias_dropout_fusion", _IMPLEMENTATION, (), "bloom"),
     Rule("masked_softmax_fusion", _IMPLEMENTATION, (), "bloom"),
@@ -145,10 +177,9 @@ CONFIG_JSON: Final[list[Rule]] = [
     Rule("activation", _NEUTRAL, ("swiglu",), family="llama"),
     Rule("max_sequence_length", _TRAINING, family="llama"),
     Rule("is_causal", _NEUTRAL, (True,)),
-    Rule("use_bidirectional_attention", _OFF, (False,), family="gemma3"),
+    Rule("use_bidirectional_attention", _OFF, (False,)),
     Rule("hidden_act", _NEUTRAL, ("gelu_pytorch_tanh",), family="gemma3"),
     Rule("hidden_act", _NEUTRAL, ("gelu_pytorch_tanh",), family="gemma2"),
-    Rule("use_bidirectional_attention", _OFF, (False,), family="gemma2"),
 ]  # fmt: skip
 #: Keys of the other models, in files where the text model is one among others.
 TOWERS: Final[list[Rule]] = [
@@ -166,12 +197,18 @@ TOWERS: Final[list[Rule]] = [
     Rule("bos_token_id", _TOKENIZER),
     Rule("eos_token_id", _TOKENIZER),
     Rule("pad_token_id", _TOKENIZER),
+    Rule("architectures", "the whole file's architecture decides"),
     Rule("multimodal_projector_*", _TOWER),
     Rule("projector_*", _TOWER),
     Rule("spatial_merge_size", _TOWER),
     Rule("downsample_factor", _TOWER),
-    Rule("rope_*.mrope_section", "how images turn: a text's three axes are equal"),
-    Rule("rope_*.mrope_interleaved", "how images turn: a text's three axes are equal"),
+    Rule("downsample_ratio", _TOWER),
+    Rule("scale_factor", _TOWER),
+    Rule("pixel_shuffle_factor", _TOWER),
+    Rule("perceiver_config", _TOWER),
+    Rule("use_resampler", _TOWER),
+    Rule("rope_*.mrope_section", _AXES),
+    Rule("rope_*.mrope_interleaved", _AXES),
 ]
 GGUF: Final[list[Rule]] = [
     Rule("general.type", _DESCRIPTION, ("model",)),
@@ -193,6 +230,9 @@ GGUF: Final[list[Rule]] = [
     Rule(".use_parallel_residual", _OFF, (False,)),
     Rule(".expert_used_count", _OFF, (0,)),
     Rule(".pooling_type", _OFF, (0,)),
+    Rule(".rope.dimension_sections", _AXES, family="qwen2"),
+    Rule(".rope.dimension_sections", _AXES, family="qwen3"),
+    Rule(".n_deepstack_layers", _TOWER, family="qwen3"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Families with LayerNorm and a plain MLP, one block after the other: GPT-2, BigCode, OPT, Bloom, StarCoder2, Nemotron, Persimmon."""
+"""Families with LayerNorm, one block after the other: GPT-2, BigCode, OPT, Bloom, StarCoder2, Nemotron, Persimmon; OLMo 1."""
 
 from __future__ import annotations
 
@@ -144,6 +144,18 @@ def nemotron(c: Config) -> ModelSpec:
     """Nemotron and Minitron: norm weights minus 1, squared ReLU, half of each head rotated. Parmar et al., 2024."""
     biases = attention_biases(c) | {"mlp": bias(c, "mlp_bias")}
     return dense(c, Style(norm="layer", norm_bias=True, plus_one=True, gated=False, activation="relu2", biases=biases), partial=0.5)
+
+
+@family("olmo", hf="OlmoForCausalLM", gguf="olmo", keys={"layer_norm_eps": ()})
+def olmo1(c: Config) -> ModelSpec:
+    """OLMo 1: norms without weights; queries, keys and values may be clipped. Groeneveld et al., 2024."""
+    spec = dense(c, Style(norm="layer", norm_weight=False, biases={} if c.is_gguf else attention_biases(c), gguf_pairs=True))
+    clip = c.optional_number("clip_qkv")
+    if clip is not None and not (clip > 0 or (c.is_gguf and clip == 0)):
+        c.refuse("clip_qkv", f"{c.name('clip_qkv')} must be positive, or null for none")
+    for layer in spec.layers:
+        layer.attention.clip = clip or 0.0
+    return spec
 
 
 @family("persimmon", hf="PersimmonForCausalLM", keys=NO_GROUPS, defaults={"max_position_embeddings": 16384})

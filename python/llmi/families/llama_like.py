@@ -15,7 +15,11 @@ def attention_biases(c: Config, default: bool = False) -> dict[str, bool]:
     return {"qkv": has, "output": has}
 
 
-@family("llama", hf=["LlamaForCausalLM", "LLaMAForCausalLM"], gguf="llama")
+#: LlamaConfig's own sizes, which LLaVA's text_config leaves out.
+LLAMA_7B = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000}
+
+
+@family("llama", hf=["LlamaForCausalLM", "LLaMAForCausalLM"], gguf="llama", text_defaults=LLAMA_7B)
 def llama(c: Config) -> ModelSpec:
     """Llama 2 and 3, SmolLM2, Yi, Falcon 3. Touvron et al., 2023; Grattafiori et al., 2024."""
     if not c.is_gguf and c.find("use_sliding_window") is False:
@@ -23,7 +27,22 @@ def llama(c: Config) -> ModelSpec:
     return dense(c, Style(biases=attention_biases(c) | {"mlp": bias(c, "mlp_bias")}, gguf_pairs=True))
 
 
-@family("mistral", hf="MistralForCausalLM", defaults={"sliding_window": 4096, "num_key_value_heads": 8, "max_position_embeddings": 131072})
+@family("internlm3", hf=["InternLM3ForCausalLM", "LlamaForCausalLM"], keys={"attention_bias": "qkv_bias", "mlp_bias": "bias"},
+        defaults={"head_dim": 128, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "max_position_embeddings": 32768})  # fmt: skip
+def internlm3(c: Config) -> ModelSpec:
+    """InternLM 3: a Llama with names of its own for the biases. transformers 5 writes it as a LlamaForCausalLM of its own model_type. InternLM Team, 2025."""
+    biases = attention_biases(c)
+    if bias(c, "mlp_bias") != biases["qkv"]:
+        c.unsupported("mlp_bias", "biases of the MLP without those of attention, or the other way round (qkv_bias, bias)")
+    return dense(c, Style(biases=biases | {"mlp": biases["qkv"]}))
+
+
+@family(
+    "mistral",
+    hf="MistralForCausalLM",
+    text_defaults=LLAMA_7B | {"intermediate_size": 14336},
+    defaults={"sliding_window": 4096, "num_key_value_heads": 8, "max_position_embeddings": 131072},
+)
 def mistral(c: Config) -> ModelSpec:
     """Mistral 7B, Nemo, Small: a window in every layer, or none. Its GGUF files are Llama's. Jiang et al., 2023."""
     spec = dense(c, Style())
@@ -49,7 +68,8 @@ def ministral3(c: Config) -> ModelSpec:
 
 
 @family("qwen2", hf=["Qwen2ForCausalLM", "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"],
-        model_type=["qwen2", "qwen2_vl_text", "qwen2_5_vl_text", "qwen2_vl", "qwen2_5_vl"], gguf=["qwen2"], defaults={"max_position_embeddings": 32768})  # fmt: skip
+        model_type=["qwen2", "qwen2_vl_text", "qwen2_5_vl_text", "qwen2_vl", "qwen2_5_vl"], gguf=["qwen2", "qwen2vl"], defaults={"max_position_embeddings": 32768},
+        text_defaults=LLAMA_7B | {"intermediate_size": 22016, "num_key_value_heads": 32, "vocab_size": 151936})  # fmt: skip
 def qwen2(c: Config) -> ModelSpec:
     """Qwen 2 and 2.5, and models distilled into them: biases of queries, keys and values. Yang et al., 2024."""
     spec = dense(c, Style(biases={"qkv": True}))
@@ -61,7 +81,7 @@ def qwen2(c: Config) -> ModelSpec:
     "qwen3",
     hf="Qwen3ForCausalLM",
     model_type=["qwen3", "qwen3_vl_text"],
-    gguf="qwen3",
+    gguf=["qwen3", "qwen3vl"],
     defaults={"head_dim": 128, "max_position_embeddings": 32768},
 )
 def qwen3(c: Config) -> ModelSpec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmi.families.config import Config
-from llmi.families.dense import Style, dense
+from llmi.families.dense import Order, Style, dense
 from llmi.families.layers import FULL, SLIDING, bias, every, kinds_of, pattern_of, use_ropes, use_windows
 from llmi.families.llama_like import attention_biases
 from llmi.families.registry import family
@@ -43,10 +43,14 @@ def olmo3(c: Config) -> ModelSpec:
 
 
 @family(
-    "exaone4", hf="Exaone4ForCausalLM", gguf="exaone4", defaults={"rms_norm_eps": 1e-5, "sliding_window": 4096, "sliding_window_pattern": 4}
+    "exaone4",
+    hf="Exaone4ForCausalLM",
+    model_type=["exaone4", "exaone4_5_text"],
+    gguf="exaone4",
+    defaults={"rms_norm_eps": 1e-5, "sliding_window": 4096, "sliding_window_pattern": 4},
 )
 def exaone4(c: Config) -> ModelSpec:
-    """EXAONE 4: norms after each block; where there are windows, only their layers are rotated. LG AI Research, 2025."""
+    """EXAONE 4, and the text model of 4.5: norms after each block; where there are windows, only their layers are rotated. LG AI Research, 2025."""
     spec = dense(c, Style(order="post", head_norms=True))
     window, number = c.optional_integer("sliding_window") or None, len(spec.layers)
     kinds = [FULL] * number
@@ -61,18 +65,36 @@ def exaone4(c: Config) -> ModelSpec:
         use_ropes(spec, kinds, {SLIDING: spec.ropes[0]})
     elif not c.is_gguf:
         kinds_of(c, spec, kinds), c.find("sliding_window_pattern")
+    spec.ignored_tensors.append("mtp.*")  # layers that draft further tokens
     return spec
+
+
+GLM = {"head_dim": 128, "num_key_value_heads": 2, "rms_norm_eps": 1.5625e-07, "max_position_embeddings": 131072}
+
+
+def glm_style(c: Config, order: Order, names: dict[str, str]) -> Style:
+    """Half of each head is rotated in pairs; gate and up are one tensor."""
+    biases = {"qkv": bias(c, "attention_bias", True)}
+    return Style(order=order, pairs=True, gguf_pairs=True, biases=biases, names=names | {"gate_up": "mlp.gate_up_proj"})
+
+
+@family("glm", hf="GlmForCausalLM", gguf="chatglm", defaults=GLM)
+def glm(c: Config) -> ModelSpec:
+    """GLM-4-9B of 2024 and GLM-Edge: half of each head rotated in pairs, gate and up in one tensor. GLM Team, 2024."""
+    return dense(c, glm_style(c, "pre", {}), partial=0.5)
 
 
 @family(
     "glm4",
     hf="Glm4ForCausalLM",
     gguf="glm4",
-    defaults={"head_dim": 128, "num_key_value_heads": 2, "rms_norm_eps": 1.5625e-07, "max_position_embeddings": 131072},
+    defaults=GLM,
 )
 def glm4(c: Config) -> ModelSpec:
-    """GLM-4: norms on both sides, half of each head rotated in pairs, gate and up in one tensor. GLM Team, 2024."""
-    names = {"post_attention_norm": "post_self_attn_layernorm", "mlp_norm": "post_attention_layernorm", "post_mlp_norm": "post_mlp_layernorm",
-             "gate_up": "mlp.gate_up_proj"}  # fmt: skip
-    style = Style(order="sandwich", pairs=True, gguf_pairs=True, biases={"qkv": bias(c, "attention_bias", True)}, names=names)
-    return dense(c, style, partial=0.5)
+    """GLM-4: GLM with norms on both sides. GLM Team, 2024."""
+    names = {
+        "post_attention_norm": "post_self_attn_layernorm",
+        "mlp_norm": "post_attention_layernorm",
+        "post_mlp_norm": "post_mlp_layernorm",
+    }
+    return dense(c, glm_style(c, "sandwich", names), partial=0.5)

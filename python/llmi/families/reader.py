@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
 
 from llmi import _core
-from llmi.errors import InvalidParamsError, ModelFileError, UnsupportedModelError, from_core
+from llmi.errors import InvalidParamsError, LlmiError, ModelFileError, UnsupportedModelError, from_core
 from llmi.families.config import Config, Shape, Value
 from llmi.families.inert import CONFIG_JSON, GGUF, TOWERS, Rule, inert_reason, matches
 from llmi.families.names import rename
-from llmi.families.registry import Card, cards, refuse_unknown, run_card
+from llmi.families.quantization import KEYS, description_of
+from llmi.families.registry import Card, cards, of_config_json, refuse_unknown, run_card
 from llmi.families.spec import ModelSpec
+from llmi.families.stated import stated_reason
 
+#: Models of images and text whose prompt is a prefix that is read in both directions.
+_BOTH_WAYS: Final = ("PaliGemmaForConditionalGeneration", "ColPaliForRetrieval")
+#: Why a key at a value changes nothing; None if it may change something.
+Reason: TypeAlias = Callable[[str, Value], str | None]
 _MOST_NAMED: Final = 8  # names in one message
 _MAX_CONFIG_BYTES: Final = 1 << 22
 _ARGUMENT: Final = "hf_overrides"
-_QUANTIZATION: Final = ("quantization_config", "compression_config")
+#: Names of tensors of the other models, in files where the text model is one among others.
+_TOWER_TENSORS: Final = (
+    "*vision_*", "*visual.*", "*audio_*", "*multi_modal_projector.*", "*embed_vision.*", "*embed_audio.*", "*aligner.*", "*connector.*", "*image_newline",
+)  # fmt: skip
 
 
 def spec_of(files: _core.ModelFiles, overrides: str = "", max_model_len: int | None = None) -> ModelSpec:
@@ -59,7 +69,7 @@ def spec_of(files: _core.ModelFiles, overrides: str = "", max_model_len: int | N
     assert files.config is not None and text is not None
     source = files.config.path
     values = _config_json(text, source)
-    quantization = _quantization(values | changes, source)
+    quantization = description_of(values | changes, source, files)
     spec = Reading(values, source, _tensors(files, quantization), changes, max_model_len).of_config_json()
     spec.quantization = quantization
     return spec
@@ -71,25 +81,6 @@ def _tensors(files: _core.ModelFiles, quantization: str = "") -> dict[str, Shape
         return {tensor.name: tuple(tensor.shape) for tensor in _core.model_tensors(files, quantization)}
     except _core.CoreError as error:
         raise from_core(error, files.path) from None
-
-
-def _quantization(values: Mapping[str, Value], source: str) -> str:
-    """The description of how the weights are quantised, as JSON for the core, which reads every key of it; empty if there is none."""
-    inner = values.get("text_config")
-    found = [
-        (key, holder[key])
-        for holder in (values, inner if isinstance(inner, Mapping) else {})
-        for key in _QUANTIZATION
-        if holder.get(key) is not None
-    ]
-    if not found:
-        return ""
-    if any(value != found[0][1] for _, value in found):
-        raise ModelFileError(f"{source}: the weights' quantisation is described twice, and differently", source, "quantization_config")
-    key, value = found[0]
-    if key == "compression_config" and isinstance(value, dict):  # older files of compressed-tensors
-        value = {"quant_method": "compressed-tensors"} | value
-    return json.dumps(value, sort_keys=True)
 
 
 def _config_json(text: bytes, source: str) -> dict[str, Value]:
@@ -138,12 +129,21 @@ class Reading:
         self.max_model_len = max_model_len
         self.patterns: list[str] = []  # of tensors that the user leaves out
         for key, value in changes.items():
-            if value is not None:
-                self.values[key] = value
-            elif self.values.get(key) is not None:
-                del self.values[key]
-            else:
-                self.patterns.append(key)
+            self._change(key, value)
+
+    def _change(self, key: str, value: Value) -> None:
+        """One override: of a key, of a key inside objects ("rope_scaling.factor"), or of tensors that are left out."""
+        holder, name = self.values, key
+        while name not in holder and isinstance(inner := holder.get(name.split(".")[0]), dict):
+            first, name = name.split(".", 1)
+            inner = holder[first] = dict(inner)
+            holder = inner
+        if value is not None:
+            holder[name] = value
+        elif holder.get(name) is not None:
+            del holder[name]
+        else:
+            self.patterns.append(key)
 
     def of_gguf(self) -> ModelSpec:
         """By general.architecture."""
@@ -159,17 +159,18 @@ class Reading:
         return self._finish(card, c, c, name)
 
     def of_config_json(self) -> ModelSpec:
-        """By architectures, or by the model_type of a text_config."""
+        """By architectures, by model_type, or by the model_type of a text_config."""
         c = Config(self.values, self.source, self.tensors, max_model_len=self.max_model_len)
-        names = c.find("architectures")
-        if not names:
+        names, kind = c.find("architectures"), c.find("model_type")
+        known = [card for card in cards() if kind in card.model_types and card.hf]
+        if not names and not known:
             c.refuse("architectures", "'architectures' is missing")
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        if names and (not isinstance(names, list) or not all(isinstance(name, str) for name in names)):
             c.refuse("architectures", "field 'architectures' is not an array of strings")
-        if len(names) > 1:
+        if isinstance(names, list) and len(names) > 1:
             c.unsupported("architectures", f"'architectures' names several: {json.dumps(names)}")
-        name = str(names[0])
-        card = next((card for card in cards() if name in card.hf), None)
+        name = str(names[0]) if isinstance(names, list) and names else known[0].hf[0]
+        card = of_config_json(name, kind)
         is_tower = name.endswith("ForConditionalGeneration")
         inner = c.object("text_config") if card is None or is_tower else None
         if inner is not None:
@@ -183,6 +184,8 @@ class Reading:
 
     def _of_tower(self, c: Config, inner: Config, name: str) -> ModelSpec:
         """The text model of a file that has others, too."""
+        if name in _BOTH_WAYS:
+            c.unsupported("architectures", f"{name} lets the tokens of a prompt see those behind them, which is not run")
         kind = inner.optional_text("model_type")
         card = next((card for card in cards() if kind in card.model_types), None)
         if card is None:
@@ -194,6 +197,8 @@ class Reading:
             )
         c.find("model_type")
         own = inner.object_values()
+        for key, value in card.text_defaults.items():
+            own.setdefault(key, value)
         outer_tied, tied = c.find("tie_word_embeddings"), own.get("tie_word_embeddings")
         if isinstance(outer_tied, bool) and outer_tied is not tied:
             has_head = any(tensor.endswith("lm_head.weight") for tensor in self.tensors)
@@ -202,67 +207,75 @@ class Reading:
             )  # where they contradict each other, what is stored decides
         return self._finish(card, c, inner, "", is_tower=True)
 
-    def _reason(self, card: Card, rules: list[Rule], architecture: str, name: str, value: Value) -> str | None:
+    def _reason(self, spec: ModelSpec, rules: list[Rule], card: Card, architecture: str, name: str, value: Value) -> str | None:
         """Why an unread key changes nothing; None if it may change something."""
-        if not architecture and card.aliases.get(name) == ():
+        if architecture:
+            return inert_reason(rules, card.name, architecture, name, value)
+        if card.aliases.get(name) == ():
             return "transformers' class of this family has no such key"
-        return inert_reason(rules, card.name, architecture, name, value)
+        return inert_reason(rules, card.name, "", name, value) or stated_reason(spec, name, value)
 
     def _finish(self, card: Card, outer: Config, c: Config, architecture: str, *, is_tower: bool = False) -> ModelSpec:
         spec = run_card(card, c)
         for part in (outer, c):
-            for key in _QUANTIZATION:  # read already, by _quantization
+            for key in KEYS:  # read already, by description_of
                 part.find(key)
         spec.rope_choice = spec.rope_choice or c.rope_choice
         spec.ignored_tensors += [name for name in c.ignored if name not in spec.ignored_tensors]
         rules = GGUF if architecture else CONFIG_JSON
         rules = [*TOWERS, *rules] if is_tower else rules
-        self._check_overrides(outer, rules, card, architecture)
-        self._refuse_unread(outer, rules, card, architecture)
+        reason = functools.partial(self._reason, spec, rules, card, architecture)
+        self._check_overrides(outer, reason)
+        self._refuse_unread(outer, reason, card, architecture, {} if c is outer else c.object_values())
         if not architecture:
             rename(spec, self.tensors, self.source)
         if is_tower:
-            spec.ignored_tensors += [
-                "*vision_*",
-                "*visual.*",
-                "*audio_*",
-                "*multi_modal_projector.*",
-                "*embed_vision.*",
-                "*embed_audio.*",
-                "*aligner.*",
-            ]
+            spec.ignored_tensors += _TOWER_TENSORS
         self._leave_out(spec)
         return spec
 
-    def _check_overrides(self, c: Config, rules: list[Rule], card: Card, architecture: str) -> None:
+    def _check_overrides(self, c: Config, reason_of: Reason) -> None:
         """Raises InvalidParamsError for a value that no reader took."""
         for key, value in self.changes.items():
             if value is None or c.was_read(key):
                 continue
-            reason = self._reason(card, rules, architecture, key, value)
+            reason = reason_of(key.removeprefix("text_config."), value)
             why = f" ({reason})" if reason else ""
             raise InvalidParamsError(f"hf_overrides sets '{key}', which no reader of this model needs{why}", _ARGUMENT)
 
-    def _refuse_unread(self, c: Config, rules: list[Rule], card: Card, architecture: str) -> None:
-        """Raises UnsupportedModelError that names all keys that are neither read nor inert."""
+    def _refuse_unread(self, c: Config, reason_of: Reason, card: Card, architecture: str, own: Mapping[str, Value]) -> None:
+        """Raises UnsupportedModelError that names all keys that are neither read nor inert. own: a text model's keys, which transformers 4.52 writes at the top, too."""
         unknown: list[tuple[str, Value]] = []
         for name, value in c.unread().items():
-            plain = name.removeprefix("text_config.")
             is_tokenizers = bool(architecture) and name.startswith("tokenizer.")
-            if not is_tokenizers and self._reason(card, rules, architecture, plain, value) is None:
+            if is_tokenizers or reason_of(name.removeprefix("text_config."), value) is not None:
+                continue
+            if name not in own:
                 unknown.append((name, value))
+            elif value != own[name] and not self._makes_no_difference(card, own, name, value):
+                c.contradiction(name, f"text_config.{name}")
         if not unknown:
             return
         shown = ", ".join(f"'{name}' = {json.dumps(value, ensure_ascii=False)[:120]}" for name, value in unknown[:_MOST_NAMED])
         more = f" and {len(unknown) - _MOST_NAMED} more" if len(unknown) > _MOST_NAMED else ""
-        first = unknown[0][0]
-        key = first if architecture else first.split(".")[0]  # an override replaces whole objects
+        nulls = ", ".join(f"{json.dumps(name)}: None" for name, _ in unknown[:_MOST_NAMED])
         raise UnsupportedModelError(
-            f"{self.source}: the {card.name} family does not read {shown}{more}: the numbers might be wrong without it. To load the model anyway, set or remove (None)"
-            f' the key: hf_overrides={{"{key}": None}}',
+            f"{self.source}: the {card.name} family does not read {shown}{more}: the numbers might be wrong without it. If you know that it changes nothing, load the"
+            f" model without it: hf_overrides={{{nulls}}}",
             self.source,
-            first,
+            unknown[0][0],
         )
+
+    def _makes_no_difference(self, card: Card, own: Mapping[str, Value], key: str, value: Value) -> bool:
+        """Whether the card makes the same spec of a text model's keys with this value: a window that another key switches off."""
+        try:
+            specs = [
+                run_card(card, Config(keys, self.source, self.tensors, max_model_len=self.max_model_len))
+                for keys in (own, {**own, key: value})
+            ]
+        except LlmiError:
+            return False
+        return specs[0].to_json() == specs[1].to_json()
 
     def _leave_out(self, spec: ModelSpec) -> None:
         """Raises InvalidParamsError for a null that matched neither a key nor a tensor that the model can do without."""

@@ -35,6 +35,8 @@ class Card:
         Names of keys in config.json, where they differ.
     defaults : mapping of str to value
         Values of absent keys of config.json, as transformers' configuration class has them.
+    text_defaults : mapping of str to value
+        Values of absent keys of a text_config: transformers writes there only what differs from its class.
     is_users : bool
         Registered by the user, not by llmi.
     """
@@ -46,6 +48,7 @@ class Card:
     gguf: tuple[str, ...] = ()
     aliases: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     defaults: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    text_defaults: Mapping[str, Value] = dataclasses.field(default_factory=dict)
     is_users: bool = True
 
     def digest(self) -> str:
@@ -54,7 +57,8 @@ class Card:
             text = inspect.getsource(self.read)
         except (OSError, TypeError):
             text = self.read.__qualname__
-        names = [self.name, self.hf, self.model_types, self.gguf, sorted(self.aliases.items()), sorted(self.defaults.items(), key=repr)]
+        defaults = [sorted(values.items(), key=repr) for values in (self.defaults, self.text_defaults)]
+        names = [self.name, self.hf, self.model_types, self.gguf, sorted(self.aliases.items()), defaults]
         return hashlib.sha256(f"{names!r}\n{text}".encode()).hexdigest()
 
 
@@ -79,6 +83,7 @@ def family(
     gguf: str | Sequence[str] = (),
     keys: Mapping[str, str | tuple[str, ...]] | None = None,
     defaults: Mapping[str, Value] | None = None,
+    text_defaults: Mapping[str, Value] | None = None,
 ) -> Callable[[Read], Card]:
     """Makes a card of a function that reads a Config.
 
@@ -91,6 +96,8 @@ def family(
         Another name of a key in this family's config.json, as transformers' attribute_map has it; a tuple: all names that it has there.
     defaults : mapping
         Values of keys that config.json may leave out.
+    text_defaults : mapping
+        Values of further keys that a text_config inside another model's config.json may leave out.
 
     Examples
     --------
@@ -103,7 +110,7 @@ def family(
     def make(read: Read) -> Card:
         types = _tuple(model_type) or (name,)
         names = {key: (other, key) if isinstance(other, str) else other for key, other in (keys or {}).items()}
-        return Card(name, read, _tuple(hf), types, _tuple(gguf), names, dict(defaults or {}))
+        return Card(name, read, _tuple(hf), types, _tuple(gguf), names, dict(defaults or {}), dict(text_defaults or {}))
 
     return make
 
@@ -136,7 +143,7 @@ def register_family(card: Card) -> Card:
         raise InvalidParamsError(f"the card {card.name!r} names no architecture: hf or gguf", "card")
     for other in _cards.values():
         shared = {*card.hf, *card.gguf} & {*other.hf, *other.gguf}
-        if shared and other.name != card.name:
+        if shared and other.name != card.name and card.is_users:
             raise InvalidParamsError(f"the architecture {min(shared)!r} has a card already: {other.name}", "card")
         if other.name == card.name and not other.is_users:
             raise InvalidParamsError(f"{card.name!r} is a family of llmi's own", "card")
@@ -155,6 +162,12 @@ def forget_family(name: str) -> None:
     if name not in _cards or not _cards[name].is_users:
         raise InvalidParamsError(f"no card of the name {name!r} was registered", "name")
     del _cards[name]
+
+
+def of_config_json(architecture: str, model_type: Value) -> Card | None:
+    """The card of an architecture; where several have it, that of the model_type, or whose own name it is."""
+    named = [card for card in cards() if architecture in card.hf]
+    return min(named, key=lambda card: (model_type not in card.model_types, card.hf.index(architecture)), default=None)
 
 
 def known_architectures() -> list[str]:

@@ -78,12 +78,16 @@ class QueryTemperatureSpec:
 
 @dataclasses.dataclass
 class AttentionSpec:
-    """softmax(scale * q k) v. `window` counts the query's own token; 0: all tokens. `rope` is an index into ModelSpec.ropes, or -1."""
+    """softmax(scale * q k) v. `window` counts the query's own token; 0: all tokens. `rope` is an index into ModelSpec.ropes, or -1.
+
+    q, k and v are no farther from 0 than `clip`, if it is not 0.
+    """
 
     query: LinearSpec = dataclasses.field(default_factory=LinearSpec)
     key: LinearSpec = dataclasses.field(default_factory=LinearSpec)
     value: LinearSpec = dataclasses.field(default_factory=LinearSpec)
     output: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    clip: float = 0.0
     norms: HeadNormsSpec = dataclasses.field(default_factory=HeadNormsSpec)
     output_norm: NormSpec = dataclasses.field(default_factory=NormSpec)
     rope: int = -1

@@ -66,7 +66,9 @@ class Served:
     def text_of(self, token_ids: Iterable[int], skip_special_tokens: bool) -> str:
         """The text of token ids. Those behind the tokenizer's last one, by which some models' vocabularies are padded, have none."""
         tokenizer = self.tokenizer
-        return tokenizer.decode_part([token for token in token_ids if token < tokenizer.vocab_size], skip_special_tokens=skip_special_tokens)
+        return tokenizer.decode_part(
+            [token for token in token_ids if token < tokenizer.vocab_size], skip_special_tokens=skip_special_tokens
+        )
 
     @property
     def heeds_priority(self) -> bool:

@@ -55,7 +55,8 @@ def _detokenized(model: Served, taken: Taken) -> str:
     ids = TOKEN_IDS.parse("tokens", taken.own["tokens"])
     if (highest := max(ids, default=0)) >= (limit := model.llm.model_info.vocab_size):
         raise ApiError(400, f"tokens holds {highest}, outside [0, {limit})", param="tokens", code="invalid_value")
-    return model.text_of(ids, taken.flag("skip_special_tokens"))
+    known = [token for token in ids if token < model.tokenizer.vocab_size]
+    return model.tokenizer.decode(known, skip_special_tokens=taken.flag("skip_special_tokens"))
 
 
 async def tokenizer_info(request: Request) -> Response:
