@@ -31,9 +31,9 @@ def byte_vocabulary() -> Vocabulary:
 
 
 def matcher_of(schema: object, **options: Any) -> Any:
-    """The beginning of a schema's language (whitespace any). Raises InvalidParamsError."""
+    """The beginning of a schema's language (whitespace any, objects open as the standard has them). Raises InvalidParamsError."""
     text = schema if isinstance(schema, str) else json.dumps(schema)
-    return compiled(StructuredOutputsParams(json=text, **{"whitespace": "any", **options}), byte_vocabulary())
+    return compiled(StructuredOutputsParams(json=text, **{"whitespace": "any", "open_objects": True, **options}), byte_vocabulary())
 
 
 def accepts(matcher: Any, text: str) -> bool:

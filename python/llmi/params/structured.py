@@ -21,7 +21,7 @@ MAX_TEXT = 1 << 20
 _FOREIGN = {
     "disable_any_whitespace": "give whitespace='compact' (the default) or 'any'",
     "whitespace_pattern": "give whitespace='compact', 'one' or 'any'",
-    "disable_additional_properties": "write additionalProperties: false into the schema",
+    "disable_additional_properties": "objects that list their properties have no others, unless open_objects is true: leave it out",
     "disable_fallback": "nothing falls back here: leave it out",
     "backend": "llguidance is the one engine of grammars: leave it out",
 }
@@ -51,6 +51,9 @@ class StructuredOutputsParams:
         Of JSON: none at all, one space after `,` and `:`, or as the standard allows.
     lenient : bool
         Schema keywords that the grammar engine does not know have no effect, with a warning in the log. By default they are refused.
+    open_objects : bool
+        An object of a JSON schema that lists properties, and says nothing of others, may have any others, as the standard has it. By default it has none:
+        small models make names up until the limit.
     after_thinking : bool
         The constraint starts behind the model's thinking: behind the token or text that ends it (`</think>`), if the prompt opens a block
         of thinking or the output begins with one. Else it starts at once.
@@ -75,6 +78,7 @@ class StructuredOutputsParams:
     structural_tag: str | dict[str, Any] | None = None
     whitespace: Literal["compact", "one", "any"] = "compact"
     lenient: bool = False
+    open_objects: bool = False
     after_thinking: bool = False
 
     def __post_init__(self) -> None:
@@ -87,6 +91,7 @@ class StructuredOutputsParams:
             "structural_tag": lambda value: _json_text("structural_tag", value),
             "whitespace": lambda value: parse(Choice(WHITESPACE), f"{_NAME}.whitespace", value),
             "lenient": lambda value: parse(Flag(), f"{_NAME}.lenient", value),
+            "open_objects": lambda value: parse(Flag(), f"{_NAME}.open_objects", value),
             "after_thinking": lambda value: parse(Flag(), f"{_NAME}.after_thinking", value),
         }
         for name, rule in settle.items():
@@ -101,6 +106,8 @@ class StructuredOutputsParams:
             raise InvalidParamsError(f"{_NAME}.whitespace is for json and json_object, not for {self.kind}", _NAME)
         if self.kind != "json" and self.lenient:
             raise InvalidParamsError(f"{_NAME}.lenient is for json, not for {self.kind}", _NAME)
+        if self.kind not in ("json", "structural_tag") and self.open_objects:
+            raise InvalidParamsError(f"{_NAME}.open_objects is for json and structural_tag, not for {self.kind}", _NAME)
 
     @classmethod
     def of(cls, term: object, **fields: object) -> StructuredOutputsParams:

@@ -8,10 +8,12 @@ from typing import TypeAlias
 from llmi.structured.budget import Budget
 
 Schema: TypeAlias = "dict[str, object] | bool"
+#: A keyword of llmi's own, while a schema is worked on: the object is closed, but for these names (closed_objects.py).
+CLOSED = "x-llmi-closed"
 #: Keywords without an effect on what is valid.
 ANNOTATIONS = frozenset((
     "$anchor", "$comment", "$defs", "$id", "$schema", "contentEncoding", "contentMediaType", "contentSchema", "default", "definitions",
-    "deprecated", "description", "examples", "id", "readOnly", "title", "writeOnly",
+    "deprecated", "description", "examples", "id", "readOnly", "title", "writeOnly", CLOSED,
 ))  # fmt: skip
 TYPES = ("null", "boolean", "number", "string", "array", "object")
 #: keyword: the type that it is for, and the keyword and value with which a value of that type breaks it.

@@ -66,7 +66,11 @@ def _grammar_of(params: StructuredOutputsParams, special: Mapping[str, int], bud
         texts = " | ".join(map(literal, params.choice or ()))
         return str(matcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {texts}"))  # one terminal: rules are limited to 2,000 at one place
     if params.kind == "structural_tag":
-        return str(matcher.grammar_from_lark(tag_grammar(params.structural_tag, special, functools.partial(_json_rule, budget=budget))))
+        return str(
+            matcher.grammar_from_lark(
+                tag_grammar(params.structural_tag, special, functools.partial(_json_rule, budget=budget, open_objects=params.open_objects))
+            )
+        )
     return str(matcher.grammar_from_lark(_lark(params.grammar or "", budget)))
 
 
@@ -100,8 +104,8 @@ def _lark(grammar: str, budget: Budget) -> str:
         raise refused(f"the grammar is no GBNF: {error}") from None
 
 
-def _json_rule(schema: str | dict[str, object], budget: Budget) -> str:
-    grammar = json.loads(grammar_of(StructuredOutputsParams(json=schema), budget=budget))
+def _json_rule(schema: str | dict[str, object], budget: Budget, open_objects: bool) -> str:
+    grammar = json.loads(grammar_of(StructuredOutputsParams(json=schema, open_objects=open_objects), budget=budget))
     return f"%json {json.dumps(grammar['grammars'][0]['json_schema'])}"
 
 
@@ -110,7 +114,7 @@ def _strict(params: StructuredOutputsParams, budget: Budget) -> dict[str, object
     schema = cast("dict[str, object]", params.json)
     if "x-guidance" in schema:
         raise refused("x-guidance sets options of the grammar library: give whitespace= and lenient=")
-    strict, problems = strict_schema(schema, budget)
+    strict, problems = strict_schema(schema, budget, open_objects=params.open_objects)
     if problems and not params.lenient:
         listed = ", ".join(map(str, problems[:8])) + f" and {len(problems) - 8} more" * (len(problems) > 8)
         raise refused(f"these keywords of the JSON schema cannot be enforced: {listed} (lenient=True leaves them out of account)")

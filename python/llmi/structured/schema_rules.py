@@ -9,7 +9,7 @@ import re
 import urllib.parse
 
 from llmi.base.kinds import show
-from llmi.structured.complements import ANNOTATIONS, Schema, all_of, any_of, complement
+from llmi.structured.complements import ANNOTATIONS, CLOSED, Schema, all_of, any_of, complement
 from llmi.structured.formats import format_schemas
 from llmi.structured.number_rules import BOUNDS, beginnings_of_bounds, exact_numbers, open_bounds
 from llmi.structured.patterns import PatternError, library_pattern
@@ -239,7 +239,7 @@ def _enough_names(walk: Walk, node: dict[str, object], pointer: Pointer) -> None
     least = _count(node.get("minProperties")) or 0
     required = node.get("required")
     named = len({*required}) if isinstance(required, list) and all(isinstance(name, str) for name in required) else 0
-    closed = node.get("additionalProperties") is False and not node.get("patternProperties")
+    closed = (node.get("additionalProperties") is False or CLOSED in node) and not node.get("patternProperties")
     if least > named + 1 and not closed:
         walk.refuse(pointer, node, "minProperties", "names without a schema of their own may come twice, and would count twice")
 

@@ -137,7 +137,7 @@ class Walk:
         for rule, keywords in self.rules:
             if not keywords.isdisjoint(node):
                 rule(self, node, pointer)
-        for place, child in _children(node, pointer):
+        for place, child in children(node, pointer):
             self.visit(child, place)
         for keyword in [keyword for keyword in node if keyword in UNKNOWN]:
             self.refuse(pointer, node, keyword)
@@ -199,7 +199,7 @@ def is_schema_place(pointer: str) -> bool:
     return at == len(parts)
 
 
-def _children(node: dict[str, object], pointer: Pointer) -> Iterator[tuple[Pointer, object]]:
+def children(node: dict[str, object], pointer: Pointer) -> Iterator[tuple[Pointer, object]]:
     """The schemas right inside a schema."""
     for name, value in [*node.items()]:
         place = (pointer, name)
