@@ -23,17 +23,17 @@ set(LLMI_CORE_SOURCES
   csrc/sampling/state.cc csrc/sampling/steps.cc csrc/sampling/filters/adaptive.cc csrc/sampling/filters/mirostat.cc
   csrc/sampling/filters/ranked.cc csrc/sampling/filters/row.cc csrc/sampling/filters/temperature.cc
   csrc/sampling/filters/thresholds.cc csrc/sampling/filters/typical.cc
-  csrc/constraint/grammar_constraint.cc csrc/constraint/grammar_library.cc csrc/constraint/grammar_vocabulary.cc
+  csrc/constraint/grammar_constraint.cc csrc/constraint/grammar_library.cc csrc/constraint/grammar_vocabulary.cc csrc/constraint/thinking_budget.cc
   csrc/scheduler/scheduler.cc
   csrc/speculative/corpus_counts.cc csrc/speculative/corpus_drafter.cc csrc/speculative/corpus_table.cc
   csrc/speculative/draft.cc csrc/speculative/eagle_drafter.cc csrc/speculative/forced_drafter.cc csrc/speculative/length.cc csrc/speculative/likeliest.cc csrc/speculative/lookahead.cc csrc/speculative/medusa_drafter.cc
-  csrc/speculative/node_choice.cc csrc/speculative/node_rates.cc csrc/speculative/prompt_lookup.cc csrc/speculative/sized_union.cc
+  csrc/speculative/node_choice.cc csrc/speculative/node_rates.cc csrc/speculative/prompt_lookup.cc csrc/speculative/recorded_drafter.cc csrc/speculative/sized_union.cc
   csrc/speculative/token_recycling.cc
   csrc/speculative/tree_nodes.cc csrc/speculative/union_drafter.cc csrc/speculative/verify.cc
   csrc/engine/active_requests.cc csrc/engine/ahead.cc csrc/engine/batch.cc csrc/engine/command_queue.cc
   csrc/engine/costs.cc csrc/engine/detokenizer.cc csrc/engine/emit.cc csrc/engine/engine.cc csrc/engine/inbox.cc csrc/engine/lab.cc csrc/engine/lab_rows.cc
   csrc/engine/lifetime.cc csrc/engine/open_engine.cc csrc/engine/options.cc csrc/engine/request_limits.cc csrc/engine/scheduling.cc csrc/engine/sizing.cc
-  csrc/engine/stats_collector.cc csrc/engine/step.cc csrc/engine/trace.cc csrc/engine/verification.cc
+  csrc/engine/stats_collector.cc csrc/engine/step.cc csrc/engine/stop_matcher.cc csrc/engine/trace.cc csrc/engine/verification.cc
   csrc/engine/beams/candidates.cc csrc/engine/beams/forced_words.cc csrc/engine/beams/group.cc csrc/engine/beams/hypotheses.cc csrc/engine/beams/records.cc
   csrc/engine/beams/rows.cc csrc/engine/beams/steps.cc
   csrc/engine/constraints/constraint_masks.cc csrc/engine/constraints/sample_constraint.cc

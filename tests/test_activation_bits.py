@@ -202,7 +202,7 @@ def test_receipts_name_the_mode(path: Path, wide: LLM, narrow: LLM, tmp_path: Pa
     """A replay builds an engine of the receipt's mode; an engine of the other one is refused by its id."""
     monkeypatch.chdir(path.parent)
     built: list[str] = []
-    original = LLM.generate
+    original = LLM._finish  # of a check, too
 
     def seen(self: LLM, *args: Any, **kwargs: Any) -> Any:
         built.append(self.model_info.numerics_id)
@@ -215,7 +215,7 @@ def test_receipts_name_the_mode(path: Path, wide: LLM, narrow: LLM, tmp_path: Pa
         with pytest.raises(InvalidParamsError, match="numerics id"):
             llmi.replay(tmp_path / "receipt.json", other)
         with monkeypatch.context() as patch:
-            patch.setattr(LLM, "generate", seen)
+            patch.setattr(LLM, "_finish", seen)
             assert llmi.replay(tmp_path / "receipt.json", llm)
             assert llmi.replay(tmp_path / "receipt.json"), "the file in the working directory, in the receipt's mode"
             assert commands.main(["replay", str(tmp_path / "receipt.json"), "--model", str(path)]) == 0

@@ -30,6 +30,7 @@ NAMES: dict[str, Any] = {
     "watermarking_config": {"bias": 2.0}, "exponential_decay_length_penalty": (5, 1.1), "encoder_repetition_penalty": 1.2, "low_memory": True,
     # vLLM and SGLang
     "watermarking": {"algorithm": "kgw"}, "use_beam_search": True, "beam_width": 4, "best_of": 4, "thinking_token_budget": 100,
+    "repetition_detection": {"max_pattern_size": 4, "min_count": 3}, "logprob_token_ids": [5], "token_ids_logprob": [5], "stop_regex": "x+",
     # llama.cpp, koboldcpp, text-generation-webui, exllamav3
     "top_n_sigma": 1.5, "xtc_probability": 0.5, "xtc_threshold": 0.2, "dynatemp_range": 0.5, "dynatemp_exponent": 2.0, "mirostat": 2, "mirostat_mode": 2,
     "mirostat_tau": 3.0, "mirostat_eta": 0.2, "dry_multiplier": 0.8, "dry_base": 2.0, "dry_allowed_length": 3, "dry_penalty_last_n": 100,

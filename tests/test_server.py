@@ -44,6 +44,7 @@ PARAMS = [
     {"seed": 5, "logit_bias": {"98": 4.0, "99": "-inf"}, "ignore_eos": True},
     {"num_beams": 3, "num_return_sequences": 2},
     {"seed": 2**64 - 1, "mirostat": 2, "min_tokens": 4},
+    {"seed": 5, "stop_regex": "[a-m].?[n-z]", "n": 4, "repetition_detection": {"max_pattern_size": 3, "min_count": 2}},
 ]
 
 
@@ -108,6 +109,36 @@ def test_log_probabilities_of_a_chat(client: Client) -> None:
     parts = [chunk["choices"][0]["logprobs"] for chunk in client.events(CHAT, body)]
     assert [entry for part in parts if part for entry in part["content"]] == content
     assert all(entry["top_logprobs"] == [] for entry in client.ok(CHAT, {**body, "top_logprobs": 0})["choices"][0]["logprobs"]["content"])
+
+
+@pytest.mark.parametrize("name", ["logprob_token_ids", "token_ids_logprob"])
+def test_log_probabilities_of_given_ids(client: Client, name: str) -> None:
+    """They are among top_logprobs, in each form, with or without other alternatives; ids beyond the vocabulary are named."""
+    chat = {"model": "tiny", "messages": MESSAGES, "seed": 4, "max_tokens": 5, name: [65, 7]}
+    expected = client.llm.chat(MESSAGES, seed=4, max_tokens=5, logprobs=2, logprob_token_ids=[65, 7])[0].outputs[0].logprobs
+    assert expected is not None
+    for more, num_top in (({}, 0), ({"logprobs": True, "top_logprobs": 2}, 2)):
+        content = client.ok(CHAT, {**chat, **more})["choices"][0]["logprobs"]["content"]
+        for entry, position in zip(content, expected, strict=True):
+            told = {other["llmi"]["token_id"]: other["logprob"] for other in entry["top_logprobs"]}
+            assert {65, 7} <= {*told} and len(told) <= 2 + num_top
+            assert all(position[token].logprob == value for token, value in told.items())
+    body = {"model": "tiny", "prompt": "ab", "max_tokens": 3, name: [65]}
+    text = client.llm.tokenizer.decode([65])
+    assert all(text in top for top in client.ok(COMPLETIONS, body)["choices"][0]["logprobs"]["top_logprobs"])
+    error = client.error(COMPLETIONS, {**body, name: [99_999]})
+    assert error["param"] == "logprob_token_ids" and "outside" in error["message"]
+    assert name in client.error("/v1/messages", {"model": "tiny", "messages": MESSAGES, "max_tokens": 3, name: [65]})["message"]
+
+
+def test_ends_are_refused_by_name(client: Client) -> None:
+    body = {"model": "tiny", "prompt": "ab", "max_tokens": 3}
+    for name, value, says in (
+        ("stop_regex", "(a{1000}){1000}", "1,024 states"), ("stop_regex", r"(a)\1", "backreferences"), ("repetition_detection", {"max_pattern_size": 3}, "min_count = 0"),
+        ("thinking_token_budget", 3, "name thinking"), ("thinking_token_budget", "3", "must be"),
+    ):  # fmt: skip
+        error = client.error(COMPLETIONS, {**body, name: value})
+        assert error["param"] == name and says in error["message"], error
 
 
 def test_null_is_the_default_of_max_tokens(client: Client) -> None:

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -17,10 +18,12 @@
 #include "bindings/held_sequence.h"
 #include "bindings/keywords.h"
 #include "bindings/py_hooks.h"
+#include "constraint/thinking_budget.h"
 #include "engine/engine.h"
 #include "engine/rows/plan.h"
 #include "sampling/steps.h"
 #include "speculative/forced_drafter.h"
+#include "speculative/recorded_drafter.h"
 
 namespace py = pybind11;
 
@@ -114,6 +117,26 @@ void DraftForced(Request& request) {
   request.speculation->drafter = ForcedDrafter::With(request.speculation->drafter);
 }
 
+// A constraint around each of the request's, or a new one, from (token that begins thinking, or None; token that ends it; budget; whether
+// the prompt leaves off inside a block).
+void LimitThinking(Request& request, const std::tuple<std::optional<int32_t>, int32_t, int64_t, bool>& given) {
+  const auto& [begins, ends, budget, is_open] = given;
+  if (request.constraints.empty()) request.constraints.resize(static_cast<size_t>(request.beams ? 1 : request.num_samples));
+  for (auto& constraint : request.constraints) {
+    constraint = std::make_unique<ThinkingBudget>(ThinkingLimits{begins, ends, budget}, is_open, std::move(constraint));
+  }
+}
+
+// Lets the recorded outputs be the drafts, where drafts are verified.
+void DraftRecorded(Request& request) {
+  if (static_cast<int64_t>(request.recorded.size()) != request.num_samples) throw py::value_error("recorded must hold n outputs");
+  if (request.beams || request.params.contrasts()) return;
+  request.drafts_forced = false;
+  request.speculation.emplace();
+  request.speculation->drafter = std::make_shared<RecordedDrafter>(request.recorded);
+  request.speculation->num_tokens = kMaxDraftNodes;
+}
+
 // A request from its keyword arguments. All of them must be given, so that a caller forgets none.
 std::shared_ptr<Request> MakeRequest(const py::kwargs& given) {
   Keywords keywords(given, "Request");
@@ -136,8 +159,12 @@ std::shared_ptr<Request> MakeRequest(const py::kwargs& given) {
   const auto constraint = keywords.Take<py::object>("constraint");
   const auto constraint_ends = keywords.Take<std::vector<int32_t>>("constraint_ends");
   request->constraints = MakeConstraints(constraint, constraint_ends, request->beams ? 1 : request->num_samples, request->id);
+  const auto thinking = keywords.Take<std::optional<std::tuple<std::optional<int32_t>, int32_t, int64_t, bool>>>("thinking");
+  if (thinking) LimitThinking(*request, *thinking);
   request->speculation = keywords.Take<std::optional<SpeculationConfig>>("speculation");
   if (keywords.Take<bool>("drafts_forced")) DraftForced(*request);
+  request->recorded = keywords.Take<std::vector<std::vector<int32_t>>>("recorded");
+  if (!request->recorded.empty()) DraftRecorded(*request);
   if (const auto* source = keywords.Take<HeldSequence*>("source")) request->source = source->sequence();
   request->cache_salt = keywords.Take<std::string>("cache_salt");
   request->steering = keywords.Take<std::shared_ptr<Steering>>("steering");

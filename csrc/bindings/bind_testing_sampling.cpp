@@ -154,13 +154,16 @@ void RegisterNoise(py::module_& module) {
 
 void RegisterDetokenizer(py::module_& module) {
   py::class_<Detokenizer>(module, "Detokenizer")
-      .def(py::init([](const std::vector<py::bytes>& bytes, std::vector<std::string> stop, bool include_stop) {
+      .def(py::init([](const std::vector<py::bytes>& bytes, std::vector<std::string> stop, bool include_stop,
+                       std::vector<std::string> patterns, std::vector<int32_t> program) {
              auto tokens = std::make_shared<TokenBytes>();
              for (const py::bytes& token : bytes) tokens->bytes.push_back(token);
              tokens->special.resize(bytes.size());
-             return std::make_unique<Detokenizer>(tokens, true, std::move(stop), include_stop);
+             return std::make_unique<Detokenizer>(tokens, true, TextStops{std::move(stop), std::move(patterns), std::move(program)},
+                                                  include_stop);
            }),
-           py::arg("token_bytes"), py::arg("stop"), py::arg("include_stop") = false)
+           py::arg("token_bytes"), py::arg("stop"), py::arg("include_stop") = false, py::arg("patterns") = std::vector<std::string>(),
+           py::arg("program") = std::vector<int32_t>())
       .def("push", &Detokenizer::Push, py::arg("token_id"), py::arg("check_stop") = true)
       .def("finish", &Detokenizer::Finish)
       .def("take", &Detokenizer::TakeEmittable)

@@ -33,6 +33,13 @@ Utf8Kind ClassifyUtf8(std::string_view bytes, size_t begin, size_t* length) {
   return Utf8Kind::kWhole;
 }
 
+int32_t DecodeUtf8(std::string_view bytes, size_t begin, size_t length) {
+  const auto byte = [&](size_t i) { return static_cast<int32_t>(static_cast<unsigned char>(bytes[begin + i])); };
+  int32_t point = length == 1 ? byte(0) : byte(0) & (0x7F >> length);
+  for (size_t i = 1; i < length; ++i) point = (point << 6) | (byte(i) & 0x3F);
+  return point;
+}
+
 bool IsUtf8(std::string_view bytes) {
   for (size_t begin = 0; begin < bytes.size();) {
     size_t length = 0;

@@ -13,6 +13,9 @@ enum class Utf8Kind : uint8_t { kWhole, kPartial, kInvalid };
 // kPartial: the text ends inside a sequence that is well-formed so far.
 Utf8Kind ClassifyUtf8(std::string_view bytes, size_t begin, size_t* length);
 
+// The code point of a whole sequence of this length at `begin`.
+int32_t DecodeUtf8(std::string_view bytes, size_t begin, size_t length);
+
 bool IsUtf8(std::string_view bytes);
 
 }  // namespace llmi

@@ -8,6 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/stop_matcher.h"
+#include "sampling/params.h"
+
 namespace llmi {
 
 // The bytes of each token id. A special token has its text in `special` and nothing in `bytes`.
@@ -16,12 +19,22 @@ struct TokenBytes {
   std::vector<std::string> special;
 };
 
+// Strings and patterns that end a text.
+struct TextStops {
+  std::vector<std::string> strings;
+  std::vector<std::string> patterns = {};  // the regular expressions of `program`
+  std::vector<int32_t> program = {};       // stop_matcher.h; empty: none
+};
+
+inline TextStops StopsOf(const SamplingParams& params) { return {params.stop, params.stop_regex, params.stop_program}; }
+
 class Detokenizer {
  public:
-  Detokenizer(std::shared_ptr<const TokenBytes> tokens, bool skip_special_tokens, std::vector<std::string> stop, bool include_stop);
+  Detokenizer(std::shared_ptr<const TokenBytes> tokens, bool skip_special_tokens, TextStops stops, bool include_stop);
 
-  // Adds a token. check_stop: if the new text completes a stop string, the text is cut before it (after it, with include_stop), and
-  // stopped_by() names it. If several are completed, the one that begins first counts; if they begin together, the first in the list.
+  // Adds a token. check_stop: if the new text completes a stop string or pattern, the text is cut before it (after it, with include_stop),
+  // and stopped_by() names it. If several are completed, the one that begins first counts; if they begin together, the first in the list,
+  // strings before patterns.
   void Push(int32_t token_id, bool check_stop);
   // Call it after the last token: bytes that make no whole character become U+FFFD, and held text may be emitted.
   void Finish();
@@ -33,11 +46,14 @@ class Detokenizer {
 
  private:
   void Append(const std::string& bytes);
-  size_t HeldBytes() const;  // length of the longest end of the text that may begin a stop string
+  std::optional<StopMatcher::Match> ReadPatterns(size_t begin, bool check_stop);
+  size_t HeldBytes() const;  // length of the longest end of the text that may begin a stop string or pattern
 
   std::shared_ptr<const TokenBytes> tokens_;
   bool skip_special_tokens_;
   std::vector<std::string> stop_;
+  std::vector<std::string> patterns_;
+  StopMatcher matcher_;
   bool include_stop_;
   size_t max_stop_bytes_ = 0;
   std::string pending_;  // bytes of a character that is not complete yet

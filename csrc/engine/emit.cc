@@ -13,6 +13,40 @@ namespace {
 
 bool Holds(const std::vector<int32_t>& ids, int32_t id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
 
+// Whether the output ends with one pattern of tokens, repeated as often as repetition_detection says. The work is linear in the tokens that
+// it looks at.
+bool Repeats(const SamplingParams& params, std::span<const int32_t> before, int32_t token) {
+  if (params.repetition_max_size == 0) return false;
+  const int64_t count = params.repetition_min_count;
+  const int64_t length = std::min(static_cast<int64_t>(before.size()) + 1, params.repetition_max_size * count);
+  const auto at = [&](int64_t i) { return i == 0 ? token : before[before.size() - static_cast<size_t>(i)]; };  // from the end
+  // common[i]: how many of the last tokens are those that end i tokens earlier (the Z function of the reversed output).
+  std::vector<int64_t> common(static_cast<size_t>(length), 0);
+  int64_t begin = 0;
+  int64_t end = 0;
+  for (int64_t i = 1; i < length; ++i) {
+    int64_t same = i < end ? std::min(end - i, common[static_cast<size_t>(i - begin)]) : 0;
+    while (i + same < length && at(same) == at(i + same)) ++same;
+    if (i + same > end) {
+      begin = i;
+      end = i + same;
+    }
+    common[static_cast<size_t>(i)] = same;
+    if (i > params.repetition_max_size) break;
+    if (i >= params.repetition_min_size && same >= i * (count - 1)) return true;
+  }
+  return false;
+}
+
+// Whether the output's last token is another one than the record's, or behind its end.
+bool Differs(const Sample& sample) {
+  const std::vector<std::vector<int32_t>>& recorded = sample.request().recorded;
+  if (recorded.empty()) return false;
+  const std::vector<int32_t>& wanted = recorded[static_cast<size_t>(sample.index)];
+  const std::vector<int32_t>& tokens = sample.output().token_ids;
+  return tokens.size() > wanted.size() || tokens.back() != wanted[tokens.size() - 1];
+}
+
 // What a reader wants to know before the request ends. Call it before the sample counts its tokens as streamed.
 void AddRecord(const Running& running, const Sample& sample, OutputEvent* event) {
   const Request& request = *running.request;
@@ -59,7 +93,8 @@ void Outbox::Send() {
   for (auto& [channel, events] : std::exchange(events_, {})) channel->Push(std::move(events));
 }
 
-std::optional<TextEnd> EndOfText(const SamplingParams& params, int64_t num_output, int32_t token, Detokenizer* detokenizer) {
+std::optional<TextEnd> EndOfText(const SamplingParams& params, std::span<const int32_t> before, int32_t token, Detokenizer* detokenizer) {
+  const int64_t num_output = static_cast<int64_t>(before.size()) + 1;
   const bool is_eos = !params.ignore_eos && Holds(params.eos_token_ids, token);
   const bool is_stop_id = Holds(params.stop_token_ids, token);
   if (num_output >= params.min_tokens && (is_eos || is_stop_id)) {
@@ -68,10 +103,12 @@ std::optional<TextEnd> EndOfText(const SamplingParams& params, int64_t num_outpu
     if (is_stop_id) end.stop_reason = token;
     return end;
   }
-  if (detokenizer == nullptr) return std::nullopt;
-  detokenizer->Push(token, num_output >= params.min_tokens);
-  if (!detokenizer->stopped_by()) return std::nullopt;
-  return TextEnd{FinishReason::kStop, *detokenizer->stopped_by()};
+  if (detokenizer != nullptr) {
+    detokenizer->Push(token, num_output >= params.min_tokens);
+    if (detokenizer->stopped_by()) return TextEnd{FinishReason::kStop, *detokenizer->stopped_by()};
+  }
+  if (num_output >= params.min_tokens && Repeats(params, before, token)) return TextEnd{FinishReason::kStop, "repetition_detected"};
+  return std::nullopt;
 }
 
 std::optional<TextEnd> EndByCriteria(RequestHooks* hooks, const HookContext& context, std::span<const float> raw, double* hook_seconds) {
@@ -94,7 +131,8 @@ std::optional<FinishReason> TakeToken(Sample& sample, int32_t token, std::span<c
   output.token_ids.push_back(token);
   output.token_times_s.push_back(now);
   const auto num_output = static_cast<int64_t>(output.token_ids.size());
-  std::optional<TextEnd> end = EndOfText(params, num_output, token, params.detokenize ? &sample.detokenizer : nullptr);
+  const auto before = std::span<const int32_t>(output.token_ids).first(output.token_ids.size() - 1);
+  std::optional<TextEnd> end = EndOfText(params, before, token, params.detokenize ? &sample.detokenizer : nullptr);
   // The criteria see the last token too, whatever ends the text: streamers are among them.
   const std::optional<TextEnd> wanted = EndByCriteria(request.hooks.get(), sample.hook_context(), raw, hook_seconds);
   if (!end) end = wanted;
@@ -103,6 +141,7 @@ std::optional<FinishReason> TakeToken(Sample& sample, int32_t token, std::span<c
     return end->reason;
   }
   if (num_output >= params.max_tokens) return FinishReason::kLength;
+  if (Differs(sample)) return FinishReason::kAbort;
   return std::nullopt;
 }
 

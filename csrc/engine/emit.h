@@ -31,9 +31,9 @@ struct TextEnd {
   bool at_token = false;  // by a stop id or an EOS token
 };
 
-// The end that the output's last token makes by itself or by its text, if it makes one. num_output: the tokens, this one included.
-// detokenizer: has the text before it and takes it; null if no text is wanted.
-std::optional<TextEnd> EndOfText(const SamplingParams& params, int64_t num_output, int32_t token, Detokenizer* detokenizer);
+// The end that the output's last token makes by itself, by its text or by a repetition, if it makes one. before: the output's tokens before
+// it. detokenizer: has the text before it and takes it; null if no text is wanted.
+std::optional<TextEnd> EndOfText(const SamplingParams& params, std::span<const int32_t> before, int32_t token, Detokenizer* detokenizer);
 
 // The end that the user's criteria want. raw [vocab_size]: logits for them; empty if there are none. Adds the time in user code to
 // *hook_seconds.

@@ -170,7 +170,9 @@ struct Request {
   // Of the output: one object for each sample, or one for all beams; empty: none. The engine takes them.
   std::vector<std::unique_ptr<TokenConstraint>> constraints;
   std::optional<SpeculationConfig> speculation;
-  bool drafts_forced = false;           // speculation has a ForcedDrafter
+  bool drafts_forced = false;  // speculation has a ForcedDrafter
+  // Recorded outputs by sample, which are checked: a sample ends, by kAbort, with its first token that is not the record's. Empty: none.
+  std::vector<std::vector<int32_t>> recorded;
   std::shared_ptr<LabSequence> source;  // a sequence that begins like the prompt, whose cache is shared; or null
 
   std::vector<SampleOutput> samples;

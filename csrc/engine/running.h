@@ -34,7 +34,7 @@ struct Companion {
 // One continuation: its tokens, cache and text.
 struct Sample {
   Sample(std::shared_ptr<const TokenBytes> token_bytes, const SamplingParams& params)
-      : detokenizer(std::move(token_bytes), params.skip_special_tokens, params.stop, params.include_stop_str_in_output) {
+      : detokenizer(std::move(token_bytes), params.skip_special_tokens, StopsOf(params), params.include_stop_str_in_output) {
     scheduled.owner = this;
   }
 

@@ -74,6 +74,18 @@ void CheckContrast(const SamplingParams& params) {
   }
 }
 
+void CheckEnds(const SamplingParams& params, int64_t vocab_size) {
+  constexpr int64_t kMostTokens = 65536;  // that are read behind each token
+  CheckIds("logprob_token_ids", params.logprob_token_ids, vocab_size);
+  if (params.repetition_max_size == 0) return;
+  const int64_t most = params.repetition_max_size;
+  const int64_t count = params.repetition_min_count;
+  if (most < 0 || params.repetition_min_size < 1 || params.repetition_min_size > most || count < 2 || most > kMostTokens / count) {
+    Fail("repetition_detection", "needs 1 <= min_pattern_size <= max_pattern_size, min_count >= 2, and max_pattern_size x min_count <= " +
+                                     std::to_string(kMostTokens));
+  }
+}
+
 }  // namespace
 
 void Validate(const SamplingParams& params, int64_t vocab_size) {
@@ -103,6 +115,7 @@ void Validate(const SamplingParams& params, int64_t vocab_size) {
   CheckRepetition(params, vocab_size);
   CheckOrder(params);
   CheckContrast(params);
+  CheckEnds(params, vocab_size);
 }
 
 }  // namespace llmi

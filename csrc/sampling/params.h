@@ -57,12 +57,19 @@ struct SamplingParams {
   std::vector<int32_t> eos_token_ids;
   bool ignore_eos = false;
   std::vector<std::string> stop;
+  std::vector<std::string> stop_regex;  // as they were given
+  std::vector<int32_t> stop_program;    // what finds them (engine/stop_matcher.h); empty: none
+  int64_t repetition_max_size = 0;      // of a pattern of tokens that ends the output where it repeats; 0: none does
+  int64_t repetition_min_size = 1;
+  int64_t repetition_min_count = 2;
   bool include_stop_str_in_output = false;
   bool detokenize = true;
   bool skip_special_tokens = true;
-  int64_t num_logprobs = -1;         // -1: none; 0: of the sampled token; n: also of the top n
-  int64_t num_prompt_logprobs = -1;  // the same for prompt tokens
+  int64_t num_logprobs = -1;               // -1: none; 0: of the sampled token; n: also of the top n
+  std::vector<int32_t> logprob_token_ids;  // also of these, whatever num_logprobs is
+  int64_t num_prompt_logprobs = -1;        // the same for prompt tokens, without them
 
+  bool wants_logprobs() const { return num_logprobs >= 0 || !logprob_token_ids.empty(); }
   // The likeliest token is taken; nothing is drawn.
   bool greedy() const { return temperature == 0; }
   bool guided() const { return guidance_scale != 1; }
@@ -79,6 +86,20 @@ void VisitRowParams(const Visit& visit) {
   visit("dola_layers", &SamplingParams::dola_layers);
   visit("dola_transformers", &SamplingParams::dola_transformers);
   visit("penalty_alpha", &SamplingParams::penalty_alpha);
+}
+
+// Those that end an output by its text or tokens.
+template <typename Visit>
+void VisitEndParams(const Visit& visit) {
+  visit("stop_token_ids", &SamplingParams::stop_token_ids);
+  visit("eos_token_ids", &SamplingParams::eos_token_ids);
+  visit("ignore_eos", &SamplingParams::ignore_eos);
+  visit("stop", &SamplingParams::stop);
+  visit("stop_regex", &SamplingParams::stop_regex);
+  visit("stop_program", &SamplingParams::stop_program);
+  visit("repetition_max_size", &SamplingParams::repetition_max_size);
+  visit("repetition_min_size", &SamplingParams::repetition_min_size);
+  visit("repetition_min_count", &SamplingParams::repetition_min_count);
 }
 
 // Calls visit(name, member) for each parameter; name is its name in Python.
@@ -121,14 +142,12 @@ void VisitSamplingParams(const Visit& visit) {
   visit("logit_bias", &SamplingParams::logit_bias);
   visit("bad_words", &SamplingParams::bad_words);
   visit("allowed_token_ids", &SamplingParams::allowed_token_ids);
-  visit("stop_token_ids", &SamplingParams::stop_token_ids);
-  visit("eos_token_ids", &SamplingParams::eos_token_ids);
-  visit("ignore_eos", &SamplingParams::ignore_eos);
-  visit("stop", &SamplingParams::stop);
+  VisitEndParams(visit);
   visit("include_stop_str_in_output", &SamplingParams::include_stop_str_in_output);
   visit("detokenize", &SamplingParams::detokenize);
   visit("skip_special_tokens", &SamplingParams::skip_special_tokens);
   visit("num_logprobs", &SamplingParams::num_logprobs);
+  visit("logprob_token_ids", &SamplingParams::logprob_token_ids);
   visit("num_prompt_logprobs", &SamplingParams::num_prompt_logprobs);
 }
 

@@ -483,6 +483,11 @@ class LLM(StaysHere, LabCalls, ModelRows):
             [token for token in ids if token < self.tokenizer.vocab_size], skip_special_tokens=skip_special_tokens
         )
 
+    def _verify(self, receipt: object) -> Any:  # receipts are loaded when they are used
+        from llmi.requests.replay import verify
+
+        return verify(self, receipt)
+
     def _speculate(self, value: object) -> Speculation | None:
         if isinstance(value, str) and value == "engine":
             return self._own_speculation

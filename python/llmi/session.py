@@ -15,6 +15,7 @@ from llmi.lab.tree import TokenTree
 from llmi.models.files import OpenModel
 from llmi.models.info import ModelInfo
 from llmi.outputs.memory import MemoryReport
+from llmi.outputs.receipt_check import ReceiptCheck
 from llmi.outputs.results import Outputs
 from llmi.params.beams import Params
 from llmi.requests.build import RequestBuilder
@@ -124,6 +125,14 @@ class Session(Protocol):
 
     def _run_to_end(self, call: Call, use_tqdm: bool | None, moved: Callable[[int], object] = ...) -> None:
         """Submits a call's requests and waits for their end; `moved` hears how many more have ended."""
+        ...
+
+    def _finish(self, call: Call, use_tqdm: bool | None) -> Outputs:
+        """Runs a call to its end."""
+        ...
+
+    def _verify(self, receipt: object) -> ReceiptCheck:
+        """Receipt.verify."""
         ...
 
     def _speculate(self, value: object) -> Speculation | None:

@@ -82,7 +82,7 @@ void BeamGroup::AddFinished(BeamTeam& team, int32_t node, const BeamCandidate& c
 
 std::string BeamGroup::TextOf(const std::vector<int32_t>& token_ids, const TextEnd& end) const {
   if (!sampling_.detokenize) return "";
-  Detokenizer detokenizer(token_bytes_, sampling_.skip_special_tokens, sampling_.stop, sampling_.include_stop_str_in_output);
+  Detokenizer detokenizer(token_bytes_, sampling_.skip_special_tokens, StopsOf(sampling_), sampling_.include_stop_str_in_output);
   for (size_t i = 0; i < token_ids.size(); ++i) {
     if (end.at_token && i + 1 == token_ids.size() && !sampling_.include_stop_str_in_output) break;
     detokenizer.Push(token_ids[i], static_cast<int64_t>(i) + 1 >= sampling_.min_tokens);

@@ -7,9 +7,9 @@
 
 namespace llmi {
 
-TokenLogprobs BeamLogprobs(const KernelContext& context, const BeamArrival& arrival, int32_t token, int64_t num_top) {
+TokenLogprobs BeamLogprobs(const KernelContext& context, const BeamArrival& arrival, int32_t token, const WantedLogprobs& wanted) {
   const auto size = static_cast<int64_t>(arrival.logits.size());
-  TokenLogprobs result = ComputeLogprobs(context, arrival.logits.data(), arrival.logits.data(), false, size, token, num_top);
+  TokenLogprobs result = ComputeLogprobs(context, arrival.logits.data(), arrival.logits.data(), false, size, token, wanted);
   for (size_t i = 0; i < result.token_ids.size(); ++i) {
     result.processed_logprobs[i] = arrival.scored[static_cast<size_t>(result.token_ids[i])];
   }
@@ -18,7 +18,7 @@ TokenLogprobs BeamLogprobs(const KernelContext& context, const BeamArrival& arri
 
 TraceRow BeamTraceRow(const KernelContext& context, const BeamArrival& arrival, const BeamCandidate& candidate, bool draws, int64_t step,
                       int64_t position, double time_s) {
-  const TokenLogprobs logprobs = BeamLogprobs(context, arrival, candidate.token, 0);
+  const TokenLogprobs logprobs = BeamLogprobs(context, arrival, candidate.token, {});
   TraceRow row;
   row.step = step;
   row.position = position;

@@ -11,7 +11,7 @@ namespace llmi {
 
 // arrival: of the token's parent, with logits and scored log-probabilities. The processed log-probabilities are the scored ones: they are
 // not normalised again.
-TokenLogprobs BeamLogprobs(const KernelContext& context, const BeamArrival& arrival, int32_t token, int64_t num_top);
+TokenLogprobs BeamLogprobs(const KernelContext& context, const BeamArrival& arrival, int32_t token, const WantedLogprobs& wanted);
 
 // draws: the search drew its candidates. position: of the token in prompt and output.
 TraceRow BeamTraceRow(const KernelContext& context, const BeamArrival& arrival, const BeamCandidate& candidate, bool draws, int64_t step,

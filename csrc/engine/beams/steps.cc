@@ -13,7 +13,9 @@ namespace llmi {
 namespace {
 
 // Whether processors, criteria or stop strings read texts while the search runs.
-bool ReadsTexts(const Request& request) { return request.params.detokenize && (!request.params.stop.empty() || request.hooks != nullptr); }
+bool ReadsTexts(const Request& request) {
+  return request.params.detokenize && (!request.params.stop.empty() || !request.params.stop_program.empty() || request.hooks != nullptr);
+}
 
 bool HasCriteria(const Request& request) { return request.hooks != nullptr && request.hooks->HasCriteria(); }
 
@@ -160,7 +162,8 @@ std::optional<TextEnd> BeamSteps::EndOf(Running& running, Child& child) {
   const Request& request = *running.request;
   const int64_t num_output = running.beams->num_tokens() + 1;
   if (ReadsTexts(request)) child.text = child.parent->detokenizer;
-  std::optional<TextEnd> end = EndOfText(request.params, num_output, child.candidate.token, child.text ? &*child.text : nullptr);
+  const auto before = std::span<const int32_t>(child.parent->tokens).subspan(static_cast<size_t>(running.prompt_len()));
+  std::optional<TextEnd> end = EndOfText(request.params, before, child.candidate.token, child.text ? &*child.text : nullptr);
   if (HasCriteria(request)) {  // they see the last token too
     child.trial = -(++num_trials_);
     request.hooks->CopyState(child.parent->index, child.trial);
@@ -189,8 +192,8 @@ int32_t BeamSteps::AddNode(Running& running, const Child& child) {
   BeamNode node = {child.node, child.candidate.token, static_cast<int32_t>(child.candidate.parent), now_};
   const BeamArrival& arrival = group.arrival(*child.parent);
   const SamplingParams& params = running.request->params;
-  if (!arrival.scored.empty() && params.num_logprobs >= 0) {
-    node.record = group.AddRecord(BeamLogprobs(context_, arrival, child.candidate.token, params.num_logprobs));
+  if (!arrival.scored.empty() && params.wants_logprobs()) {
+    node.record = group.AddRecord(BeamLogprobs(context_, arrival, child.candidate.token, {params.num_logprobs, params.logprob_token_ids}));
   }
   if (!arrival.scored.empty() && running.request->trace) {
     const auto position = static_cast<int64_t>(child.parent->tokens.size());

@@ -13,11 +13,13 @@
 namespace llmi {
 namespace {
 
-// Whether this is a started continuation that computes only its last token in this step.
+// Whether this is a started continuation that computes only its last token in this step. A record is drafted behind its prompt, too.
 bool MayDraft(const ScheduledPiece& piece) {
   const auto& sample = *static_cast<const Sample*>(piece.sequence->owner);
-  if (sample.finished || !sample.started || piece.num_new != 1) return false;
-  return sample.request().speculation.has_value() && piece.sequence->kv.num_tokens + 1 == piece.sequence->num_tokens;
+  if (sample.finished || !sample.request().speculation) return false;
+  if (piece.sequence->kv.num_tokens + piece.num_new != piece.sequence->num_tokens) return false;
+  const bool is_record = sample.request().recorded.size() == 1 && sample.companion == nullptr;
+  return is_record || (sample.started && piece.num_new == 1);
 }
 
 }  // namespace
@@ -296,7 +298,8 @@ void Drafting::Take(Sample& sample, DraftContext& context, int32_t confidence) {
   if (draft.size() == 0) return;
   const bool is_planned = sample.judges_drafts() && request.speculation->drafter->needs_head();
   if (is_planned) return sample.walk.Begin(std::move(draft), confidence, request.speculation->drafter->wants_observe());
-  if (!sample.judges_drafts() && !sample.TryReserveFree(cache_, 1 + draft.size())) {
+  const auto num_uncomputed = static_cast<int64_t>(sample.tokens.size()) - sample.scheduled.kv.num_tokens;
+  if (!sample.judges_drafts() && !sample.TryReserveFree(cache_, num_uncomputed + draft.size())) {
     return;  // a draft takes free blocks only: no sequence is preempted for it
   }
   if (sample.judges_drafts()) {

@@ -113,7 +113,7 @@ RowPlan PlanRow(const LogitsRow& row, const RowSite& site) {
   plan.readers.siblings = starts_samples && !is_sibling;
   plan.readers.criteria = has_hooks && request.hooks->HasCriteria();
   plan.readers.user_rule = HasUserRule(sample);
-  plan.keeps.logprobs = params.num_logprobs >= 0;
+  plan.keeps.logprobs = params.wants_logprobs();
   plan.keeps.draft_logprobs = sample.walk.is_observed();
   plan.keeps.trace = request.trace;
   plan.keeps.likeliest = !contrasts && request.speculation && request.speculation->drafter->num_likeliest() > 0;

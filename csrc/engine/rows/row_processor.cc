@@ -21,8 +21,8 @@ namespace {
 void AddLogprobs(const KernelContext& context, Sample& sample, const float* raw, const std::vector<float>& law, int32_t token) {
   const SamplingParams& params = sample.request().params;
   SampleOutput& output = sample.output();
-  output.logprobs.push_back(
-      ComputeLogprobs(context, raw, law.data(), params.has_point_law(), static_cast<int64_t>(law.size()), token, params.num_logprobs));
+  output.logprobs.push_back(ComputeLogprobs(context, raw, law.data(), params.has_point_law(), static_cast<int64_t>(law.size()), token,
+                                            {params.num_logprobs, params.logprob_token_ids}));
   output.cumulative_logprob += static_cast<double>(output.logprobs.back().logprobs[0]);
 }
 
@@ -144,7 +144,7 @@ void RowProcessor::ScorePrompt(const LogitsRow& row, const float* raw) {
   if (!row.plan.edits.parameters) {
     if (ArgMax(context_, raw, vocab_size) < 0)
       throw Error(ErrorKind::kNonFiniteLogits, "the model's logits hold NaN or infinity in the prompt");
-    request.prompt_logprobs.push_back(ComputeLogprobs(context_, raw, raw, false, vocab_size, next, request.params.num_prompt_logprobs));
+    request.prompt_logprobs.push_back(ComputeLogprobs(context_, raw, raw, false, vocab_size, next, {request.params.num_prompt_logprobs}));
     return;
   }
   law_.assign(raw, raw + vocab_size);
@@ -154,7 +154,7 @@ void RowProcessor::ScorePrompt(const LogitsRow& row, const float* raw) {
   const TokenHistory history = {std::span(request.prompt_token_ids).first(static_cast<size_t>(position + 1)), position + 1};
   ProcessLogits(context_, params, history, nullptr, law_.data(), vocab_size);
   request.prompt_logprobs.push_back(
-      ComputeLogprobs(context_, raw, law_.data(), params.has_point_law(), vocab_size, next, params.num_prompt_logprobs));
+      ComputeLogprobs(context_, raw, law_.data(), params.has_point_law(), vocab_size, next, {params.num_prompt_logprobs}));
 }
 
 // The other samples of the request fork from its first one and draw their first tokens from the same row.

@@ -194,10 +194,16 @@ class SamplingParams(_Bound):
     eos_token_ids: list[int]
     ignore_eos: bool
     stop: list[str]
+    stop_regex: Sequence[str]
+    stop_program: Sequence[int]
+    repetition_max_size: int
+    repetition_min_size: int
+    repetition_min_count: int
     include_stop_str_in_output: bool
     detokenize: bool
     skip_special_tokens: bool
     num_logprobs: int
+    logprob_token_ids: Sequence[int]
     num_prompt_logprobs: int
     def __init__(self) -> None: ...
     def steps_on_host(self) -> list[str]: ...
@@ -405,6 +411,8 @@ class Request(_Bound):
         constraint: object,
         constraint_ends: Sequence[int],
         drafts_forced: bool,
+        recorded: Sequence[Sequence[int]],
+        thinking: tuple[int | None, int, int, bool] | None,
         speculation: SpeculationConfig | None,
         source: LabSequence | None,
         cache_salt: str,

@@ -295,13 +295,13 @@ def _bench(arguments: argparse.Namespace) -> int:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    from llmi import LLM, Receipt, replay
+    from llmi import LLM, Receipt
 
     receipt = Receipt.load(arguments.receipt)
     llm = LLM(arguments.model, **receipt._engine_arguments) if hasattr(arguments, "model") else None
-    same = replay(receipt, llm)
-    show("identical, bit for bit" if same else "NOT identical")
-    return 0 if same else 1
+    check = receipt.verify(llm)
+    show(str(check))
+    return 0 if check else 1
 
 
 def _cache(arguments: argparse.Namespace) -> int:

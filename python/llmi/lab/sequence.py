@@ -382,6 +382,12 @@ class TokenSequence(StaysHere, HeldPrompt):
             raise UnsupportedCombinationError(
                 "steering changes the model's rows, and this sequence's are computed: give it to llm.sequence()", "steering", "sequence"
             )
+        if params.thinking_token_budget is not None and not self._drafts:
+            raise UnsupportedCombinationError(
+                "thinking_token_budget counts the tokens of a request: a sequence's tokens are your own, so count them there, or use generate",
+                "thinking_token_budget",
+                "sequence",
+            )
         return params
 
     def _row(self, logits: object) -> F32:

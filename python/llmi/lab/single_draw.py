@@ -11,8 +11,11 @@ _ENDS = "it ends no text; look at the sequence's output_text after each token"
 _REFUSED = {
     "n": "it draws one token; fork() the sequence for more, each fork has noise of its own",
     "stop": _ENDS,
+    "stop_regex": _ENDS,
+    "repetition_detection": _ENDS,
     "stopping_criteria": _ENDS,
     "logprobs": _NO_PLACE,
+    "logprob_token_ids": _NO_PLACE,
     "prompt_logprobs": _NO_PLACE,
 }
 

@@ -147,7 +147,7 @@ class Progress:
         submission = self._call.submissions[0]
         params = submission.params
         kept, scored = params.logprobs, params.prompt_logprobs
-        entries = params.n * (params.max_tokens or 0) * _num_entries(kept)
+        entries = params.n * (params.max_tokens or 0) * (_num_entries(kept) + len(params.logprob_token_ids or ()))
         return entries + (0 if scored is None else len(submission.prompt_token_ids) * _num_entries(scored)) > _FEW_ENTRIES
 
     def make_whole(self) -> None:

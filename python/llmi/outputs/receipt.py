@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
-import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from llmi.base.kinds import Place, parse
-from llmi.base.travel import strict_json
+from llmi.base.kinds import Place, parse, show
+from llmi.base.opening import is_llm, open_llm
 from llmi.engine.numerics_id import promises_bits, where_it_runs
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
+from llmi.models.catalogue import NAMED_MODELS
 from llmi.models.input_file import MAX_VOCABULARY_BYTES, parse_json, read_text
 from llmi.outputs.completion import CompletionOutput, Logprob
+from llmi.outputs.receipt_check import ReceiptCheck, digest_of, digests_by_position, results_of
 from llmi.params.beams import BEAM_FIELDS, BeamSearchParams
 from llmi.params.options import SAMPLING
 from llmi.params.overrides import overrides_text
 from llmi.params.sampling import FIELDS, HOOKS, SamplingParams
 from llmi.params.steering import of_json
+
+if TYPE_CHECKING:
+    from llmi.session import Session
 
 #: 1 left out parameters at their default, the prompt's log-probabilities, and why an output ended; such receipts are still read.
 FORMAT = 2
@@ -36,35 +39,6 @@ class Answer(Protocol):
     seed: int
     numerics_id: str
     _receipt_source: dict[str, Any]
-
-
-def digest_of(output: Answer, version: int) -> str:
-    """SHA-256 over the raw bits of all requested log-probabilities: the prompt's first, since format 2."""
-    digest = hashlib.sha256()
-
-    def add(positions: Iterable[dict[int, Logprob] | None] | None) -> None:
-        for entries in positions or ():
-            for token_id, entry in (entries or {}).items():
-                digest.update(struct.pack("<iffi", token_id, entry.logprob, entry.processed_logprob, entry.rank))
-
-    if version > 1:
-        add(output.prompt_logprobs)
-    for completion in output.outputs:
-        add(completion.logprobs)
-    return digest.hexdigest()
-
-
-def results_of(output: Answer, version: int) -> list[dict[str, Any]]:
-    """The continuations, as a receipt of this format holds them."""
-    names = ("token_ids", "text") if version == 1 else ("token_ids", "text", "finish_reason", "stop_reason")
-    return [{name: getattr(completion, name) for name in names} | _beam_of(completion) for completion in output.outputs]
-
-
-def _beam_of(completion: CompletionOutput) -> dict[str, Any]:
-    """What a hypothesis of a beam search has besides."""
-    if completion.score is None:
-        return {}
-    return {name: strict_json(getattr(completion, name)) for name in ("score", "cumulative_logprob", "beam_indices")}
 
 
 @dataclasses.dataclass
@@ -121,9 +95,42 @@ class Receipt:
                 "seed": output.seed,
                 "outputs": results_of(output, FORMAT),
                 "logprob_digest": digest_of(output, FORMAT),
+                **({"logprob_digests": digests} if (digests := digests_by_position(output)) else {}),
                 **({"grammar_engine": source["grammar_engine"]} if source.get("grammar_engine") else {}),
             }
         )
+
+    def verify(self, llm: Session | None = None) -> ReceiptCheck:
+        """Whether an engine draws these tokens, and gets this text, these reasons and the same bits of log-probabilities.
+
+        The recorded tokens go through the model in one pass, or few, and each is drawn as plain decoding draws it. Beam search and contrastive
+        search are run again.
+
+        Parameters
+        ----------
+        llm : LLM, optional
+            The model to use. None loads the file that the receipt names, from the cache or the working directory.
+
+        Raises
+        ------
+        InvalidParamsError
+            The model's SHA-256, numerics id or end-of-text ids are others: then bits are not promised.
+
+        Examples
+        --------
+        >>> print(output.receipt().verify(llm))  # doctest: +SKIP
+        identical, bit for bit
+        """
+        if llm is not None:
+            if not is_llm(llm):
+                raise InvalidParamsError(f"llm must be None or an LLM, not {show(llm)}", "llm")
+            return llm._verify(self)
+        by_file = {model.file_name: name for name, model in NAMED_MODELS.items()}
+        own = open_llm(by_file.get(self.fields["model"], self.fields["model"]), **self._engine_arguments)
+        try:
+            return own._verify(self)
+        finally:
+            own.close()
 
     @property
     def _engine_arguments(self) -> dict[str, Any]:
@@ -234,6 +241,7 @@ def _check_fields(fields: object) -> None:
     has_grammar = params.get("structured_outputs") is not None
     need(not has_grammar or isinstance(params["structured_outputs"], dict), "structured_outputs is no object")
     need(isinstance(fields.get("grammar_engine", ""), str), "grammar_engine is no string")
+    _check_digests(fields.get("logprob_digests", {}), need)
     outputs = fields.get("outputs")
     if not isinstance(outputs, list):
         raise ValueError("outputs is no list")
@@ -242,6 +250,19 @@ def _check_fields(fields: object) -> None:
             isinstance(output, dict) and are_ids(output.get("token_ids")) and isinstance(output.get("text"), str),
             "an output lacks its tokens",
         )
+
+
+def _check_digests(digests: object, need: Callable[[bool, str], None]) -> None:
+    """The digests of positions, if there are any."""
+
+    def are_texts(value: object) -> bool:
+        return isinstance(value, list) and all(isinstance(entry, str) for entry in value)
+
+    if not isinstance(digests, dict):
+        raise ValueError("logprob_digests is no object")
+    outputs = digests.get("outputs")
+    well = are_texts(digests.get("prompt")) and isinstance(outputs, list) and all(are_texts(entry) for entry in outputs)
+    need(not digests or well, "logprob_digests holds no lists of digests")
 
 
 def _check_mappings(params: dict[str, Any], need: Callable[[bool, str], None]) -> None:

@@ -123,8 +123,11 @@ class BeamSearchParams:
     max_tokens: int | None = DefaultInt(256)
     min_tokens: int = 0
     stop: str | list[str] | None = None
+    stop_regex: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     eos_token_id: int | list[int] | None = None
+    repetition_detection: Mapping[str, int] | None = None
+    thinking_token_budget: int | None = None
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     presence_penalty: float = 0.0
@@ -161,6 +164,7 @@ class BeamSearchParams:
     logits_processors: LogitsProcessor | Iterable[LogitsProcessor] = ()
     stopping_criteria: StoppingCriterion | Iterable[StoppingCriterion] = ()
     logprobs: int | None = None
+    logprob_token_ids: list[int] | None = None
     prompt_logprobs: int | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True

@@ -82,11 +82,10 @@ CALL_FOREIGN: Mapping[str, Foreign] = _by_name(
     _refused("give sampler_order=, a list of parameter names", samplers=(), sampler_priority=()),
     _refused("the number of tokens has other limits here: give max_tokens=, or write a logits processor that raises end-of-text",
              exponential_decay_length_penalty=()),
-    _refused("write a logits processor that forces the end of thinking at its budget", thinking_token_budget=()),
     _refused(_HOOK, encoder_repetition_penalty=1.0,
              encoder_no_repeat_ngram_size=0, begin_suppress_tokens=([],), forced_bos_token_id=(),
              forced_eos_token_id=(), forced_decoder_ids=(), remove_invalid_values=False, token_healing=False, min_tokens_to_keep=1,
-             repetition_detection=(), custom_logit_processor=()),
+             custom_logit_processor=()),
     _refused("give logits_processors=[llmi.watermark.KGW(...)] or llmi.watermark.SynthID(...)", watermarking_config=(), watermarking=()),
     _refused("give negative_prompt the ids without padding", negative_prompt_attention_mask=()),
     # Beam search and its parameters.
@@ -102,7 +101,7 @@ CALL_FOREIGN: Mapping[str, Foreign] = _by_name(
              target_lookbehind=10, use_mtp=False, assistant_ensemble_weight=(), speculation_type=(), use_draft=False),
     # Inner values and other outputs.
     _refused(_OUTPUTS, output_scores=False, output_logits=False, output_attentions=False, output_hidden_states=False, return_hidden_states=False,
-             return_logprob=False, top_logprobs_num=0, top_logprobs=(), logprob_start_len=-1, logprob_token_ids=([],), token_ids_logprob=([],),
+             return_logprob=False, top_logprobs_num=0, top_logprobs=(), logprob_start_len=-1,
              flat_logprobs=False, trace_decode_token_ids=([],), echo=False, return_text_in_logprobs=False),
     # Grammars.
     _refused(_GUIDED, guided_decoding=(), guided_json=(), guided_regex=(), guided_choice=(), guided_grammar=(), guided_options_request=(), json_schema=(),

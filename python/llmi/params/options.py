@@ -29,13 +29,23 @@ from llmi.base.kinds import (
     parse,
 )
 from llmi.errors import InvalidParamsError
+from llmi.params.repetition import RepetitionKind
 from llmi.params.rows import is_message
 from llmi.params.steering import SteeringKind
 from llmi.params.steps import ORDERS, STEPS
 from llmi.params.structured import StructuredKind
 
 #: Largest values a request may carry, checked before anything is allocated for it.
-LIMITS = {"n": 128, "logprobs": 10_000, "stop": 64, "stop_bytes": 4096, "logit_bias": 65_536, "bad_words": 65_536}
+LIMITS = {
+    "n": 128,
+    "logprobs": 10_000,
+    "stop": 64,
+    "stop_bytes": 4096,
+    "stop_regex": 16,
+    "stop_regex_bytes": 1024,
+    "logit_bias": 65_536,
+    "bad_words": 65_536,
+}
 _MANY = 2**31 - 1
 _SMALLEST, _LARGEST = 1e-30, 1e30  # of divisors: logits stay finite floats
 
@@ -129,6 +139,12 @@ SAMPLING = table(
         "Generation ends where one of these appears in the text.",
         ("stop_strings",),
     ),
+    Option(
+        "stop_regex",
+        Maybe(Listed(Text(LIMITS["stop_regex_bytes"]), "a string or a list of strings", LIMITS["stop_regex"], single=True)),
+        None,
+        "Generation ends where one of these regular expressions (Python's syntax) matches a part of the text.",
+    ),
     Option("stop_token_ids", Maybe(TOKEN_IDS), None, "Ids that end generation, in addition to end-of-text."),
     Option(
         "eos_token_id",
@@ -136,8 +152,20 @@ SAMPLING = table(
         None,
         "Replaces the model's end-of-text ids; an empty list: none.",
     ),
+    Option(
+        "repetition_detection",
+        Maybe(RepetitionKind()),
+        None,
+        "Generation ends where a pattern of min_pattern_size to max_pattern_size tokens has come min_count times in a row.",
+    ),
+    Option(
+        "thinking_token_budget",
+        Maybe(Whole(-1, _MANY, "None, -1 (both: no limit) or an integer in [0, 2^31)"), none=(-1,)),
+        None,
+        "Most tokens of a block of thinking: then the mark that ends it follows.",
+    ),
     Option("ignore_eos", Flag(), False, "Continue past end-of-text.", passed_on=True),
-    Option("include_stop_str_in_output", Flag(), False, "Keep the stop string in the text.", passed_on=True),
+    Option("include_stop_str_in_output", Flag(), False, "Keep the stop string, or what stop_regex matched, in the text.", passed_on=True),
     Option("presence_penalty", _PENALTY, 0.0, "Subtracted once from the logits of generated tokens.", passed_on=True),
     Option("frequency_penalty", _PENALTY, 0.0, "Subtracted for each occurrence in the output.", passed_on=True),
     Option(
@@ -249,6 +277,7 @@ SAMPLING = table(
     Option("stopping_criteria", Objects("callables f(context) or streamers", _is_criterion), (), "Functions that end generation; transformers' streamers too."),
     Option("sampler", Maybe(Object("a callable f(context, law)", callable_object)), None, "Draws the token instead of llmi."),
     Option("logprobs", _COUNT, None, "Log-probabilities. 0: of each token; n: also of the n likeliest; -1: of the whole vocabulary."),
+    Option("logprob_token_ids", Maybe(Listed(TOKEN_ID, "a list of token ids", LIMITS["logprobs"])), None, "Also the log-probabilities of these ids, at each token.", ("token_ids_logprob",)),
     Option("prompt_logprobs", _COUNT, None, "The same for the prompt's tokens."),
     Option("detokenize", Flag(), True, "Make text of the tokens.", passed_on=True),
     Option("skip_special_tokens", Flag(), True, "Leave special tokens out of the text.", passed_on=True),

@@ -96,10 +96,20 @@ class SamplingParams:
     stop : str or list of str, optional
         Generation ends where one appears in the text; it is cut off unless `include_stop_str_in_output`. The text of a
         special token ends it at that token.
+    stop_regex : str or list of str, optional
+        Generation ends at the first character with which one of these expressions matches a part of the text; the text is cut where that part
+        begins, unless `include_stop_str_in_output`. The syntax is Python's, without look-around, backreferences, `$` and word boundaries; the time is
+        linear in the text. `stop_reason` is the expression. A stream holds back what may become a match.
     stop_token_ids : list of int, optional
         Ids that end generation, in addition to the model's own end-of-text ids.
     eos_token_id : int or list of int, optional
         Ids that end a text instead of the model's own; an empty list: none. `stop_reason` is the id.
+    repetition_detection : mapping, optional
+        vLLM's: {"max_pattern_size", "min_pattern_size" (1), "min_count"}. Generation ends when the last tokens are min_count times the same
+        pattern; finish_reason is "stop", stop_reason "repetition_detected". Not before `min_tokens`.
+    thinking_token_budget : int, optional
+        Most tokens of a block of thinking, counted in the output: then the model's mark that ends it (`</think>`) is the only token. 0 ends it at
+        once. None and -1: no limit.
     ignore_eos : bool
         Go on past end-of-text.
     presence_penalty, frequency_penalty : float
@@ -168,6 +178,8 @@ class SamplingParams:
         All other ids are banned.
     logprobs, prompt_logprobs : int, optional
         0 records the log-probability of each token, n also the n likeliest, -1 the whole vocabulary.
+    logprob_token_ids : list of int, optional
+        Ids whose log-probabilities come with each token's, besides those of `logprobs`, which is 0 where it is not given.
     structured_outputs : StructuredOutputsParams, dict of its fields, or Constraint, optional
         What the output must be: a JSON schema, a regular expression, a choice, a grammar (they need the extra `structured`), or an
         automaton. It masks before the logits processors, and again after them.
@@ -194,8 +206,11 @@ class SamplingParams:
     max_tokens: int | None = DefaultInt(256)
     min_tokens: int = 0
     stop: str | list[str] | None = None
+    stop_regex: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     eos_token_id: int | list[int] | None = None
+    repetition_detection: Mapping[str, int] | None = None
+    thinking_token_budget: int | None = None
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     presence_penalty: float = 0.0
@@ -238,6 +253,7 @@ class SamplingParams:
     stopping_criteria: StoppingCriterion | Iterable[StoppingCriterion] = ()
     sampler: Callable[[TokenContext, F32], int] | None = None
     logprobs: int | None = None
+    logprob_token_ids: list[int] | None = None
     prompt_logprobs: int | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
@@ -261,6 +277,10 @@ class SamplingParams:
             raise InvalidParamsError(f"min_tokens = {self.min_tokens} exceeds max_tokens = {self.max_tokens}", "min_tokens")
         if self.stop and not self.detokenize:
             raise UnsupportedCombinationError("stop strings need detokenize=True", "stop", "detokenize")
+        if self.stop_regex and not self.detokenize:
+            raise UnsupportedCombinationError("stop_regex needs detokenize=True", "stop_regex", "detokenize")
+        if self.logprob_token_ids and self.logprobs is None:
+            self.logprobs = 0
         self._settle_steps()
         check_rows(self)
         self._settle_contrast()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 
@@ -19,6 +20,7 @@ from llmi.requests.resolve import Resolved
 from llmi.requests.steering import core_steering
 from llmi.requests.submission import Submission
 from llmi.text.breakers import token_sequences
+from llmi.text.stop_patterns import stop_program
 from llmi.text.tokenizer import Tokenizer
 
 
@@ -114,7 +116,7 @@ class RequestBuilder:
             id=request_id, prompt_token_ids=submission.prompt_token_ids, params=submission.core_params,
             negative_token_ids=submission.negative_token_ids, n=params.n, priority=priority,
             stream=stream, stepped=stepped, hooks=submission.hooks if submission.hooks else None, speculation=speculation,
-            constraint=submission.hooks.core_constraint, constraint_ends=self.ends(params), drafts_forced=_drafts_forced(submission), source=submission.source, cache_salt=submission.cache_salt, steering=core_steering(params.steering, self.spec), trace=submission.trace, beams=beams,
+            constraint=submission.hooks.core_constraint, constraint_ends=self.ends(params), drafts_forced=_drafts_forced(submission), recorded=self._known(submission.recorded), thinking=submission.thinking, source=submission.source, cache_salt=submission.cache_salt, steering=core_steering(params.steering, self.spec), trace=submission.trace, beams=beams,
         )  # fmt: skip
 
     def core_params(
@@ -140,6 +142,14 @@ class RequestBuilder:
         if wrong := [token for token in own_eos(params) if token >= self.vocab_size]:
             raise InvalidParamsError(f"eos_token_id holds token id {wrong[0]}, outside [0, {self.vocab_size})", "eos_token_id")
         core.stop = params.stop_list()
+        if params.stop_regex:
+            core.stop_regex = [params.stop_regex] if isinstance(params.stop_regex, str) else list(params.stop_regex)
+            core.stop_program = stop_program(tuple(core.stop_regex))
+        if (repetition := params.repetition_detection) is not None:
+            core.repetition_max_size = repetition["max_pattern_size"]
+            core.repetition_min_size = repetition["min_pattern_size"]
+            core.repetition_min_count = repetition["min_count"]
+        core.logprob_token_ids = params.logprob_token_ids or []
         core.stop_token_ids = [*(params.stop_token_ids or []), *own_eos(params), *self.stop_tokens(params)]
         core.eos_token_ids = self.eos_token_ids() if params.eos_token_id is None else []
         core.logit_bias = list((params.logit_bias or {}).items())
@@ -233,6 +243,10 @@ class RequestBuilder:
             if any(ids[i : i + len(bad)] == bad for i in range(len(ids))):
                 return f"bad_words bans {bad}"
         return ""
+
+    def _known(self, outputs: list[list[int]]) -> list[list[int]]:
+        """Recorded outputs up to the first id that the model has not: the sample ends there, since no such token is drawn."""
+        return [list(itertools.takewhile(lambda token: token < self.vocab_size, ids)) for ids in outputs]
 
     def _count(self, value: int | None) -> int:
         return -1 if value is None else self.vocab_size if value == -1 else value

@@ -21,6 +21,8 @@ def drawn_on(submission: Submission, has_batch_processors: bool) -> tuple[str, s
         reasons = [] if core is None else core.steps_on_host()
     if params.logprobs is not None:
         reasons.append("logprobs")
+    if params.thinking_token_budget is not None:
+        reasons.append("thinking_token_budget")
     reasons += [name for name in HOOKS if getattr(params, name)]
     if has_batch_processors:
         reasons.append("the engine's logits_processors")

@@ -22,6 +22,7 @@ from llmi.requests.places import drawn_on
 from llmi.requests.prefix import prefix_token
 from llmi.requests.resolve import Resolved, derive_seed, resolve_params
 from llmi.requests.submission import Speculation, Submission
+from llmi.requests.thinking import thinking_limits
 from llmi.structured import DEADLINE_S, constraint_of
 from llmi.structured.compiling import Deadline
 from llmi.structured.thinking import written
@@ -42,7 +43,7 @@ class CallOptions:
     stream: text is wanted as it comes. stepped: the requests run while LLM.step is called. to_the_end: where nobody gives max_tokens it is
     the end of the context. render: makes token ids of a chat's messages, in calls that take chats; tools: how their answers are read.
     arrival: of requests that arrive one by one, this one's number: its seed is derived from it. queued_s: since when such a request waits to be
-    prepared, by time.monotonic(); its wait for a grammar counts from then.
+    prepared, by time.monotonic(); its wait for a grammar counts from then. recorded: outputs to check, by sample; each ends where it differs.
     """
 
     priority: int | Iterable[int] = 0
@@ -57,6 +58,7 @@ class CallOptions:
     tools: ToolChat | None = None
     arrival: int | None = None
     queued_s: float | None = None
+    recorded: list[list[int]] | None = None
 
     def checked(self) -> CallOptions:
         """With flags and words in their plain form. Raises InvalidParamsError."""
@@ -207,13 +209,15 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
         submission.speculation = prompt.speculation
     submission.negative_token_ids = _negative(llm, params, ids, options)
     llm._builder.fit_max_tokens(prompt.use, len(ids), len(submission.negative_token_ids))
-    if text is None and ids and (params.has_hooks() or llm._batch_runner is not None):
+    if text is None and ids and (params.has_hooks() or params.thinking_token_budget is not None or llm._batch_runner is not None):
         text = submission.prompt = written(llm.tokenizer, ids)
     deadline = None if options.queued_s is None else Deadline(DEADLINE_S, options.queued_s)
     made = constraint_of(params.structured_outputs, llm.tokenizer, lambda: text, deadline=deadline)
     constraint = None if made is None else ConstraintMasks(made, llm._builder.ends(params))
     submission.hooks = RequestHooks(str(request_id), params, text or "", llm._batch_runner, constraint)
     submission.hooks.drops_beams = use.beams is not None
+    submission.recorded = [] if use.beams is not None else options.recorded or []
+    submission.thinking = thinking_limits(llm.tokenizer, submission)
     speculation = submission.speculation
     if speculation is not None and not speculation.is_coupled and params.sampler is not None:
         raise UnsupportedCombinationError(

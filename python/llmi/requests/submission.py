@@ -63,6 +63,10 @@ class Submission:
     beams: BeamSearchParams | None = None  # what `params` lacks of a beam search
     receipt_source: dict[str, Any] = dataclasses.field(default_factory=dict)  # of results: made when the first one is
     what: str = ""  # which prompt it is, for errors: "prompt 3: "
+    thinking: tuple[int | None, int, int, bool] | None = (
+        None  # token that begins it, token that ends it, budget, whether the prompt is inside
+    )
+    recorded: list[list[int]] = dataclasses.field(default_factory=list)  # outputs that are checked
     tools: ToolChat | None = None  # how its answers are read, if it is a chat
 
     @property

@@ -47,7 +47,7 @@ class ChatForm:
         self._counts = Counts(job)
         self._created = created()
         as_ids = taken.flag("return_tokens_as_token_ids")
-        self._logprobs = None if top is None else LogprobForm(job.model.tokenizer, top, as_ids)
+        self._logprobs = None if top is None else LogprobForm(job.model.tokenizer, top, as_ids, parameters.logprob_ids(job.params))
         self._with_ids = taken.flag("return_token_ids")
         self._with_reasoning = taken.flag("include_reasoning", True)
         self._include_usage, self._always = include_usage, always

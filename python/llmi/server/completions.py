@@ -49,7 +49,11 @@ class CompletionForm:
         self._counts = Counts(job)
         self._created = created()
         self._tokenizer = job.model.tokenizer
-        self._logprobs = None if top is None else LogprobForm(self._tokenizer, top, taken.flag("return_tokens_as_token_ids"))
+        self._logprobs = (
+            None
+            if top is None
+            else LogprobForm(self._tokenizer, top, taken.flag("return_tokens_as_token_ids"), parameters.logprob_ids(job.params))
+        )
         self._with_ids = taken.flag("return_token_ids")
         self._echo = taken.flag("echo")
         self._asked_prompt_logprobs = taken.own.get("prompt_logprobs") is not None

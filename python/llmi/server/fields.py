@@ -193,7 +193,9 @@ _MESSAGES_OWN = (
     "structured_outputs",
     "chat_template_kwargs",
 )
-_NO_LOGPROBS = refused("log-probabilities come with /v1/chat/completions", "logprobs", "prompt_logprobs")
+_NO_LOGPROBS = refused(
+    "log-probabilities come with /v1/chat/completions", "logprobs", "prompt_logprobs", "logprob_token_ids", "token_ids_logprob"
+)
 _ANTHROPIC = {
     **CLIENTS,
     **_NO_LOGPROBS,

@@ -19,6 +19,7 @@ from llmi.server.errors import ApiError
 from llmi.server.fields import Taken
 from llmi.server.keys import CALLER, Caller
 from llmi.server.limits import ARRIVED, ENTRY_BYTES, LIMITS, Limits
+from llmi.server.parameters import logprob_ids
 from llmi.server.prompts import Prompt
 from llmi.server.served import Served
 
@@ -129,7 +130,8 @@ class Job:
     def _num_entries(self, name: str) -> int:
         """Log-probabilities of a position by `logprobs` or `prompt_logprobs`: its token's own, and the alternatives; -1: of the whole vocabulary."""
         count = SAMPLING[name].parse(self.params.get(name))
-        return 0 if count is None else 1 + (self.model.llm.model_info.vocab_size if count < 0 else int(count))
+        also = len(logprob_ids(self.params)) if name == "logprobs" else 0
+        return 0 if count is None else 1 + also + (self.model.llm.model_info.vocab_size if count < 0 else int(count))
 
 
 def new_job(model: Served, taken: Taken, prompts: list[Prompt], params: dict[str, Any], prompts_each: int = 0) -> Job:

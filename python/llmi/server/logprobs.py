@@ -30,13 +30,16 @@ class LogprobForm:
         How many of the likeliest tokens a position shows.
     as_ids : bool
         A token is written as "token_id:5" (vLLM's return_tokens_as_token_ids).
+    also : sequence of int
+        Ids that a position shows besides.
     """
 
-    def __init__(self, tokenizer: Tokenizer, top: int, as_ids: bool = False) -> None:
+    def __init__(self, tokenizer: Tokenizer, top: int, as_ids: bool = False, also: Sequence[int] = ()) -> None:
         self._bytes = tokenizer.vocab_bytes
         self._special = tokenizer.special_tokens
         self._top = top
         self._as_ids = as_ids
+        self._also = frozenset(also)
 
     def bytes_of(self, token: int) -> bytes:
         """The bytes of a token; of a special one those of its name."""
@@ -48,9 +51,9 @@ class LogprobForm:
         return f"token_id:{token}" if self._as_ids else entry.decoded_token
 
     def _likeliest(self, position: Position) -> list[tuple[int, Logprob]]:
-        """The `top` likeliest, without the chosen token unless it is one of them; the likeliest first."""
+        """The `top` likeliest, without the chosen token unless it is one of them, and the ids that the request names; the likeliest first."""
         listed = sorted(position.items(), key=lambda item: item[1].rank)
-        return listed[: self._top]
+        return [*listed[: self._top], *(item for item in listed[self._top :] if item[0] in self._also)]
 
     def _entry(self, token: int, entry: Logprob) -> dict[str, Any]:
         return {

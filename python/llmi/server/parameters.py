@@ -120,7 +120,7 @@ def chat_logprobs(taken: Taken, params: dict[str, Any]) -> int | None:
     if top is not None and not asked and top != 0:
         raise UnsupportedCombinationError("top_logprobs needs logprobs: true", "top_logprobs", "logprobs")
     if not asked:
-        return None
+        return _ids_alone(params)
     count = 0 if top is None else _LOGPROBS.parse("top_logprobs", top)
     params["logprobs"] = count
     return count
@@ -130,10 +130,25 @@ def completion_logprobs(taken: Taken, params: dict[str, Any]) -> int | None:
     """As chat_logprobs, for /v1/completions, whose `logprobs` is a number."""
     wanted = taken.own.get("logprobs")
     if wanted is None:
-        return None
+        return _ids_alone(params)
     count = _LOGPROBS.parse("logprobs", wanted)
     params["logprobs"] = count
     return count
+
+
+def logprob_ids(params: dict[str, Any]) -> list[int]:
+    """The ids that a body wants log-probabilities of, by either name. Raises InvalidParamsError."""
+    option = SAMPLING["logprob_token_ids"]
+    given = next(((name, params[name]) for name in (option.name, *option.aliases) if params.get(name) is not None), None)
+    return [] if given is None else option.parse(given[1], given[0]) or []
+
+
+def _ids_alone(params: dict[str, Any]) -> int | None:
+    """The alternatives of a body that wants log-probabilities of given ids alone: none; None where it wants none at all."""
+    if not logprob_ids(params):
+        return None
+    params["logprobs"] = 0
+    return 0
 
 
 def one_choice(model: Served, params: dict[str, Any]) -> None:
@@ -159,7 +174,7 @@ def response_logprobs(taken: Taken, params: dict[str, Any]) -> int | None:
     top = taken.own.get("top_logprobs")
     count = 0 if top is None else _LOGPROBS.parse("top_logprobs", top)
     if _INCLUDED_LOGPROBS not in included and not count:
-        return None
+        return _ids_alone(params)
     params["logprobs"] = count
     return count
 

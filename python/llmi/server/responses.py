@@ -72,7 +72,7 @@ class ResponseForm:
         self._open = ""  # the type of the part that is open
         self._last: CompletionOutput | None = None
         self._token_ids: list[int] = []
-        self._logprobs = None if top is None else LogprobForm(job.model.tokenizer, top)
+        self._logprobs = None if top is None else LogprobForm(job.model.tokenizer, top, also=parameters.logprob_ids(job.params))
         self._positions: list[Position] = []  # of tokens whose text has not been told
 
     def whole(self, outputs: list[RequestOutput], receipt: dict[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,10 @@ _WEIGHT = "a particle has a weight alone"
 REFUSED: Mapping[str, str] = {
     "n": "num_particles says how many texts are drawn",
     "stop": _ENDS,
+    "stop_regex": _ENDS,
+    "repetition_detection": _ENDS,
+    "thinking_token_budget": "its mask follows what each sample drew before: give the filter's own constraint",
+    "logprob_token_ids": _WEIGHT,
     "include_stop_str_in_output": _ENDS,
     "mirostat": _FOLLOWS,
     "mirostat_tau": "it belongs to mirostat, which is refused",

@@ -1,0 +1,29 @@
+// Recorded outputs as drafts: a text that is checked goes through the model in few passes, and each of its tokens is drawn as plain
+// decoding draws it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "speculative/drafter.h"
+
+namespace llmi {
+
+class RecordedDrafter : public Drafter {
+ public:
+  // outputs: the recorded tokens by sample.
+  explicit RecordedDrafter(std::vector<std::vector<int32_t>> outputs) : outputs_(std::move(outputs)) {}
+  std::string name() const override { return "recorded"; }
+  std::unique_ptr<DrafterState> NewState(uint64_t /*request_id*/, int64_t /*sample_index*/) override {
+    return std::make_unique<DrafterState>();
+  }
+  // Proposes what the record has behind the output so far, which it begins with.
+  void Propose(std::span<DraftContext*> contexts) override;
+
+ private:
+  const std::vector<std::vector<int32_t>> outputs_;
+};
+
+}  // namespace llmi
