@@ -91,6 +91,21 @@ def test_a_call_with_malformed_arguments_is_its_text(client: Client, llm: LLM, a
     assert response.status_code == 200 or "context_length_exceeded" in response.text
 
 
+def test_a_template_that_goes_over_arguments_gets_an_object(client: Client) -> None:
+    calls = "{% for c in m.tool_calls or [] %}{% for name, value in c.function.arguments|items %}{{ name }}={{ value }};{% endfor %}{% endfor %}"
+    template = TEMPLATE.replace("\n{% endfor %}", calls + "\n{% endfor %}", 1)
+    chat = [{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": arguments}} for arguments in ('{"city": "Rome"}', '{"city": "Ro')]}]  # fmt: skip
+    assert 'city=Rome;raw={"city": "Ro;' in prompt_of(client, chat, chat_template=template)
+    assert client.error("/v1/chat/completions", {"messages": chat[:1], "chat_template": "{{ 1|items }}"})["code"] == "chat_template_error"
+
+
+def test_tools_that_the_prompt_does_not_tell_of_are_named(client: Client) -> None:
+    asked = {"messages": [{"role": "user", "content": "hi"}], "tools": [TOOL], "max_tokens": 1}
+    assert client.ok("/v1/chat/completions", {**asked, "tool_choice": "none"})["llmi"]["ignored"] == ["tools"]
+    assert client.ok("/v1/chat/completions", asked)["llmi"]["ignored"] == []
+
+
 def test_tokens_without_text(client: Client) -> None:
     """Ids behind the tokenizer's last one are drawn, counted and given back; they have no text."""
     for seed in range(4):

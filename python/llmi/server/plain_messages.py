@@ -99,3 +99,16 @@ def plain_arguments(where: str, arguments: object) -> dict[str, Any] | str:
             return arguments
         return {} if value is None else value if isinstance(value, dict) else arguments
     return {} if arguments is None else object_at(where, arguments)
+
+
+def arguments_as_objects(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages, with {"raw": text} where the arguments of a call are a text that is no JSON: some templates go over them by name."""
+    return [
+        {**message, "tool_calls": [_with_object(call) for call in calls]} if (calls := message.get("tool_calls")) else message
+        for message in messages
+    ]
+
+
+def _with_object(call: dict[str, Any]) -> dict[str, Any]:
+    text = call["function"]["arguments"]
+    return {**call, "function": {**call["function"], "arguments": {"raw": text}}} if isinstance(text, str) else call

@@ -11,13 +11,14 @@ from typing import Any
 from starlette.requests import Request
 
 from llmi.base.kinds import TOKEN_IDS, Flag, Text
-from llmi.errors import InvalidParamsError
+from llmi.chat.rules import Rendered
+from llmi.errors import ChatTemplateError, InvalidParamsError
 from llmi.params.rows import is_message
 from llmi.server.errors import ApiError
 from llmi.server.fields import Taken
 from llmi.server.nested import ignore_others, wrong
 from llmi.server.parts import Streams, TextStream
-from llmi.server.plain_messages import plain_messages
+from llmi.server.plain_messages import arguments_as_objects, plain_messages
 from llmi.server.served import Served
 from llmi.server.state import prepare
 from llmi.tools.chat import ToolChat, chat_tools, together
@@ -210,10 +211,20 @@ def render(model: Served, chat: Chat) -> Prompt:
     messages = chat.messages
     if "developer" not in template:  # OpenAI's newer name of a system message
         messages = [{**message, "role": "system"} if message.get("role") == "developer" else message for message in messages]
-    rendered = tokenizer.render_chat(
-        tools.messages(messages), template, chat.add_generation_prompt, variables, continue_final_message=chat.continue_final_message
-    )
-    prompt = Prompt(tokenizer.encode_chat(rendered, chat.add_special_tokens), rendered.text, rendered.unused, date, tools)
+
+    def written(messages: list[dict[str, Any]]) -> Rendered:
+        return tokenizer.render_chat(
+            tools.messages(messages), template, chat.add_generation_prompt, variables, continue_final_message=chat.continue_final_message
+        )
+
+    try:
+        rendered = written(messages)
+    except ChatTemplateError:  # of a template that goes over the arguments of calls, maybe
+        if (objects := arguments_as_objects(messages)) == messages:
+            raise
+        rendered = written(objects)
+    ignored = [*rendered.unused, *(["tools"] if tools.hides_tools else [])]
+    prompt = Prompt(tokenizer.encode_chat(rendered, chat.add_special_tokens), rendered.text, ignored, date, tools)
     if isinstance(chat.negative_prompt, list) and chat.negative_prompt and is_message(chat.negative_prompt[0]):
         _render_negative(model, chat, prompt)
     return prompt

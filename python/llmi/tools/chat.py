@@ -74,6 +74,11 @@ class ToolChat:
     _writes_calls: bool = True  # the template writes the calls of messages
     _tokenizer: Tokenizer | None = None
 
+    @property
+    def hides_tools(self) -> bool:
+        """Whether the prompt does not tell of the tools: they are not to be called, and the template does not know them."""
+        return self._instructions == ""
+
     def messages(self, chat: object) -> object:
         """A chat for the template: arguments of calls as dicts and, where the template knows no tools, calls, results and tools in words."""
         if not isinstance(chat, list | tuple):
