@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 #: Requests with a grammar are prepared by threads of their own: a thread waits for the grammar, and the loop's threads are few.
 _NUM_GRAMMAR_THREADS = 32
 _LONG_CHARS = 2_000  # a text that takes the tokenizer about a millisecond
+_MANY_ENTRIES = 64  # of a parameter, which are read in about a millisecond
 _OPTIONS = ("priority", "speculative_config", "trace", "parse_special")
 
 
@@ -133,7 +134,7 @@ class AsyncLLM(StaysHere):
             return _checked(self.llm._call(_one(prompt), sampling_params, generate_args, kind))
 
         arrival = self._arrival(make, number, request_id, deadline_s, grammar)
-        arrival.slow = grammar or _is_long(prompt)
+        arrival.slow = grammar or _is_long(prompt) or _are_many(generate_args)
         return RequestStream(self, arrival)
 
     def chat(
@@ -320,6 +321,11 @@ def _is_long(prompt: object) -> bool:
     """Whether tokenizing the prompt would hold up the event loop."""
     text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
     return isinstance(text, str) and len(text) > _LONG_CHARS
+
+
+def _are_many(given: Mapping[str, object]) -> bool:
+    """Whether reading a parameter would hold up the event loop."""
+    return any(isinstance(value, list | tuple | Mapping) and len(value) > _MANY_ENTRIES for value in given.values())
 
 
 def _one(prompt: object) -> PromptList:

@@ -14,7 +14,7 @@ from llmi.structured.budget import Budget
 from llmi.structured.compiling import Compilations, Deadline
 from llmi.structured.grammars import compiled, refused
 from llmi.structured.library import Matcher, Vocabulary, vocabulary_of
-from llmi.structured.trial import LONG_S, SHORT_S, NeedsLongerError
+from llmi.structured.trial import LONG, SHORT, Limits, NeedsLongerError
 from llmi.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -70,11 +70,11 @@ class GrammarConstraint(Constraint[State]):
         vocabulary: Vocabulary,
         prelude: str = "",
         budget: Budget | None = None,
-        cpu_s: float | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self.params = params
         self._vocabulary = vocabulary
-        self._first = compiled(params, vocabulary, prelude, budget, cpu_s)
+        self._first = compiled(params, vocabulary, prelude, budget, limits)
         matcher = self._first.deep_copy()
         self._first_mask = vocabulary.mask(matcher)
         if matcher.is_error() or not (self._first_mask.any() or matcher.is_accepting()):
@@ -143,8 +143,8 @@ def grammar_constraint(
             _cache.move_to_end(key)
             return _cache[key]
 
-    def make(cpu_s: float) -> GrammarConstraint:
-        made = GrammarConstraint(params, vocabulary, prelude, budget, cpu_s)
+    def make(limits: Limits) -> GrammarConstraint:
+        made = GrammarConstraint(params, vocabulary, prelude, budget, limits)
         with _lock:
             _cache[key] = made
             while len(_cache) > 1 and (len(_cache) > _MAX_GRAMMARS or sum(entry[1].num_chars for entry in _cache) > _MAX_CHARS):
@@ -152,8 +152,8 @@ def grammar_constraint(
         return made
 
     if deadline is None:
-        return make(LONG_S)
+        return make(LONG)
     try:
-        return _compilations.wait(key, lambda: make(SHORT_S), deadline)
+        return _compilations.wait(key, lambda: make(SHORT), deadline)
     except NeedsLongerError:
-        return _long_compilations.wait(key, lambda: make(LONG_S), deadline)
+        return _long_compilations.wait(key, lambda: make(LONG), deadline)

@@ -19,7 +19,7 @@ from llmi.structured.library import Matcher, Vocabulary, load
 from llmi.structured.strict_schema import strict_schema
 from llmi.structured.structural_tag import tag_grammar
 from llmi.structured.thinking import behind
-from llmi.structured.trial import try_out
+from llmi.structured.trial import Limits, try_out
 
 _SEPARATORS: dict[str, dict[str, object]] = {
     "compact": {"whitespace_flexible": False},
@@ -75,15 +75,15 @@ def _grammar_of(params: StructuredOutputsParams, special: Mapping[str, int], bud
 
 
 def compiled(
-    params: StructuredOutputsParams, vocabulary: Vocabulary, prelude: str = "", budget: Budget | None = None, cpu_s: float | None = None
+    params: StructuredOutputsParams, vocabulary: Vocabulary, prelude: str = "", budget: Budget | None = None, limits: Limits | None = None
 ) -> Matcher:
     """A matcher at the beginning of the grammar's language, or of what comes before it (thinking.py). Raises InvalidParamsError, for JSON
-    schemas with JSON pointers. cpu_s: processor time of a trial in a process of its own (trial.py); None: there is none.
+    schemas with JSON pointers. limits: of a trial in a process of its own; None: there is no trial.
     """
     try:
         grammar = behind(prelude, grammar_of(params, vocabulary.special, budget))
-        if cpu_s is not None:
-            try_out(grammar, vocabulary.num_tokens, vocabulary.special, cpu_s)
+        if limits is not None:
+            try_out(grammar, vocabulary.num_tokens, vocabulary.special, limits)
         matcher = vocabulary.matcher(grammar, params.kind)
     except ValueError as error:  # from the library
         raise error if isinstance(error, InvalidParamsError) else refused(_explain(params, str(error))) from None

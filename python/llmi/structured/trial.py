@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from llmi.errors import ChatTemplateError, InvalidParamsError
 
-#: Seconds of processor time: of a first trial, so that a grammar that takes long holds up no short one, and of the second.
-SHORT_S, LONG_S = 0.25, 4.0
+
+class Limits(NamedTuple):
+    """What a trial may take: processor time, and memory beyond what the process holds before."""
+
+    cpu_s: float
+    more_bytes: int
+
+
+#: The limits of a first trial, so that a grammar that takes long holds up no short one, and of the second.
+SHORT, LONG = Limits(0.25, 48 << 20), Limits(8.0, 128 << 20)
 _free: list[Any] = []  # processes that nobody uses; there are as many as grammars have been tried out at a time
 
 
 class NeedsLongerError(Exception):
-    """The grammar takes longer than SHORT_S."""
+    """The grammar takes more than SHORT."""
 
 
-def try_out(grammar: str, num_tokens: int, special: Mapping[str, int], cpu_s: float) -> None:
-    """Compiles a grammar of the library in a process of its own. Raises InvalidParamsError if it takes too much, NeedsLongerError for the time of a
+def try_out(grammar: str, num_tokens: int, special: Mapping[str, int], limits: Limits) -> None:
+    """Compiles a grammar of the library in a process of its own. Raises InvalidParamsError if it takes too much, NeedsLongerError for that of a
     first trial. num_tokens, special: of the vocabulary.
     """
     from llmi.chat.process import Ended, Renderer, kept  # a call without a grammar does without
@@ -28,16 +36,16 @@ def try_out(grammar: str, num_tokens: int, special: Mapping[str, int], cpu_s: fl
     except IndexError:
         process = kept(Renderer("llmi.structured.trial_worker"))
     try:
-        process.ask({"grammar": grammar, "num_tokens": num_tokens, "special": dict(special), "cpu_s": cpu_s})
+        process.ask({"grammar": grammar, "num_tokens": num_tokens, "special": dict(special), **limits._asdict()})
     except ChatTemplateError:
         return  # no process can be started here, or the grammar is larger than what one reads
     except TimeoutError:
         raise _refused("takes more than 20 s") from None
     except Ended as ended:
-        if ended.signal == signal.SIGPROF and cpu_s < LONG_S:
+        if limits == SHORT:
             raise NeedsLongerError from None
-        what = f"more than {cpu_s:g} s of processor time" if ended.signal == signal.SIGPROF else "more than 160 MB of memory"
-        raise _refused(f"takes {what}") from None
+        what = f"{limits.cpu_s:g} s of processor time" if ended.signal == signal.SIGPROF else f"{limits.more_bytes >> 20} MB of memory"
+        raise _refused(f"takes more than {what}") from None
     finally:
         _free.append(process)
 

@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 from typing import Any, BinaryIO
 
-MORE_MEMORY_BYTES = 160 << 20  # than the process holds at its start
 _vocabularies: dict[str, Any] = {}
 
 
@@ -50,7 +49,6 @@ def _tokenizer(num_tokens: int, special: dict[str, int]) -> Any:
         _limit_memory(None)
         made: Any = _Bytes(num_tokens + 1, special)
         _vocabularies[key] = llguidance.LLTokenizer(made, n_vocab=num_tokens + 1, eos_token=[num_tokens])
-        _limit_memory(MORE_MEMORY_BYTES)
     return _vocabularies[key]
 
 
@@ -93,6 +91,7 @@ def main() -> None:
     while True:
         request = json.loads(_read(source, int.from_bytes(_read(source, 8), "little")))
         tokenizer = _tokenizer(request["num_tokens"], request["special"])
+        _limit_memory(request["more_bytes"])
         signal.setitimer(signal.ITIMER_PROF, request["cpu_s"])  # SIGPROF ends the process
         try:
             _compile(tokenizer, request["num_tokens"], request["grammar"])
