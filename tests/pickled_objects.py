@@ -121,7 +121,7 @@ def objects() -> dict[str, Any]:
         *_outputs(), *_reports(), _memory(), _model_info(), llmi.LogLikelihood(-1.5, True, scores), llmi.Perplexity(1.5, 2, 2.0, 0.5, scores),
         llmi.StreamChunk(0, 1, "ab", [5, 7], None), llmi.Receipt({"format": 2, "seed": 3}),
         llmi.SamplingParams(stop=["a"], logit_bias={3: -math.inf}, seed=2**64 - 1, temperature=0.5), llmi.Generate([[1]], llmi.SamplingParams(), max_tokens=3),
-        llmi.TraceDifference(1, 5, None, 0.5, math.nan), llmi.TokenExplanation(3, columns, ["a", "b"]), llmi.Typical(0.125), llmi.PromptLookup(3, 2),
+        llmi.TraceDifference(1, 5, None, 0.5, math.nan), llmi.MaskCost(np.array([2, 3]), np.array([0.5, 0.0]), np.array([0.75, 0.0])), llmi.TokenExplanation(3, columns, ["a", "b"]), llmi.Typical(0.125), llmi.PromptLookup(3, 2),
         llmi.SelfDraft(exit_layer=1), llmi.Eagle("heads", 3), llmi.Medusa("heads", choices=[(0,), (1,)]), llmi.TokenTree([1, 2], [-1, -1]), llmi.Draft([1], None, [np.ones(4)]),
         llmi.SpeculativeConfig([llmi.PromptLookup(), llmi.PromptLookup(2)], "auto", "block"), llmi.Capture(hidden_states=(0, -1), attention=(1,)),
         *_beams(), llmi.RequestInfo("1", 0, 0.5, 1, 2, 3, 4), llmi.Drafter(), llmi.Verification(), llmi.Constraint(),

@@ -187,3 +187,61 @@ def test_explain_at_temperature_zero(tiny: LLM) -> None:
     trace = trace_of(tiny.generate([[1, 2, 3]], PARAMS.replace(temperature=0, max_tokens=3), trace=True)[0])
     page = trace.explain(4).to_dict()
     assert np.isnan(page["noise"]).all() and page["score"][0] == page["raw"].max() and "tempered" not in repr(trace.explain(4))
+
+
+@pytest.mark.parametrize("speculates", [False, True])
+def test_what_a_mask_cost_the_law(tiny: LLM, speculates: bool) -> None:
+    """The mass that the free law gives to forbidden tokens, and the KL, at each position: from the rows themselves, in float64."""
+    allowed = list(range(97, 123))
+    params = SamplingParams(
+        max_tokens=12, seed=3, temperature=0.7, ignore_eos=True, allowed_token_ids=allowed, logit_bias={97: 3.0, 98: float("-inf")}
+    )
+    plain = tiny.generate([[1, 2, 3]], params, trace=True)
+    out = (
+        tiny.generate([[1, 2, 3]], params, trace=True, speculative_config=SpeculativeConfig(Replay(plain, tree=False), 4))[0]
+        if speculates
+        else plain[0]
+    )
+    cost = trace_of(out).mask_cost()
+    assert cost.positions.tolist() == list(range(3, 15))
+    for i, (mass, kl) in enumerate(zip(cost.forbidden_mass, cost.kl, strict=True)):
+        raw = tiny.sequence([1, 2, 3, *out.token_ids[:i]]).logits.astype(np.float64)
+        law = np.exp(raw - raw.max())
+        law /= law.sum()
+        kept = [token for token in allowed if token != 98]
+        masked = law[kept] / law[kept].sum()
+        assert mass == pytest.approx(1 - law[kept].sum(), rel=1e-6) and 0 < mass < 1
+        assert kl == pytest.approx(float((masked * np.log(masked / law[kept])).sum()), rel=1e-6)
+    assert cost.total_kl == pytest.approx(cost.kl.sum()) and "12 of them limited" in repr(cost)
+    assert cost == trace_of(plain[0]).mask_cost()
+
+
+def test_a_mask_of_nearly_nothing_or_all_is_exact(tiny: LLM, tmp_path: Path) -> None:
+    def cost(**params: Any) -> llmi.MaskCost:
+        trace = trace_of(tiny.generate([[1, 2, 3]], max_tokens=1, seed=1, trace=True, **params)[0])
+        trace.save(tmp_path / "t.npz")
+        assert DecodeTrace.load(tmp_path / "t.npz").mask_cost() == trace.mask_cost()
+        return trace.mask_cost()
+
+    free = cost()
+    assert free.forbidden_mass.tolist() == free.kl.tolist() == [0.0] and "0 of them limited" in repr(free)
+    raw = tiny.sequence([1, 2, 3]).logits.astype(np.float64)
+    least = int(raw.argmin())
+    total = np.log(np.exp(raw - raw.max()).sum()) + raw.max()
+    one = cost(logit_bias={least: float("-inf")})
+    assert one.forbidden_mass[0] == pytest.approx(np.exp(raw[least] - total), rel=1e-9)
+    alone = cost(allowed_token_ids=[least])
+    assert alone.kl[0] == pytest.approx(total - raw[least], rel=1e-9) and alone.forbidden_mass[0] == pytest.approx(
+        1 - np.exp(raw[least] - total)
+    )
+    beams = trace_of(tiny.generate([[1, 2, 3]], beam_width=2, max_tokens=2, trace=True)[0])
+    assert np.isnan(beams.mask_cost().kl).all(), "rows of beams are not kept"
+
+
+def test_older_traces_do_not_know_what_masks_cost(tiny: LLM, tmp_path: Path) -> None:
+    trace = trace_of(tiny.generate([[1, 2, 3]], max_tokens=2, trace=True)[0])
+    trace.save(tmp_path / "t.npz")
+    with np.load(tmp_path / "t.npz") as data:
+        np.savez(tmp_path / "old.npz", **{name: data[name] for name in data if name not in ("forbidden_mass", "mask_kl")})
+    old = DecodeTrace.load(tmp_path / "old.npz")
+    assert np.isnan(old.mask_cost().kl).all() and old.diff(trace) is None

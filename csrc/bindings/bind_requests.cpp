@@ -83,6 +83,8 @@ py::dict TraceColumns(const std::vector<TraceRow>& rows) {
   columns["draft_prob"] = Column(rows, &TraceRow::draft_prob);
   columns["accepted"] = Column(rows, &TraceRow::accepted);
   columns["time_s"] = Column(rows, &TraceRow::time_s);
+  columns["forbidden_mass"] = Column(rows, &TraceRow::forbidden_mass);
+  columns["mask_kl"] = Column(rows, &TraceRow::mask_kl);
   return columns;
 }
 
@@ -246,7 +248,9 @@ void RegisterRequest(py::module_& module) {
       .def_readonly("arrival_time_s", &Request::arrival_time_s)
       .def_readonly("first_scheduled_time_s", &Request::first_scheduled_time_s)
       .def_readonly("first_token_time_s", &Request::first_token_time_s)
-      .def_readonly("finish_time_s", &Request::finish_time_s);
+      .def_readonly("finish_time_s", &Request::finish_time_s)
+      .def_readonly("detokenize_time_s", &Request::detokenize_time_s)
+      .def_readonly("constraint_time_s", &Request::constraint_time_s);
 }
 
 void RegisterEvents(py::module_& module) {

@@ -116,6 +116,9 @@ struct TraceRow {
   float draft_prob = 0;         // the drafter's probability of the token; NaN if it was not drafted
   int8_t accepted = -1;         // 1 or 0 for a drafted token; -1: the token was drawn
   double time_s = 0;            // steady clock
+  // What the masks cost at this position. NaN in a beam search, whose rows are not kept.
+  double forbidden_mass = std::numeric_limits<double>::quiet_NaN();  // softmax of the row before masks, over the tokens that they forbid
+  double mask_kl = std::numeric_limits<double>::quiet_NaN();         // KL(softmax over the allowed ones || softmax) = -log(1 - mass), nats
 };
 
 // The logits of one of the foremost tokens of a position, by stage (sampling/law.h).
@@ -184,6 +187,8 @@ struct Request {
   double first_scheduled_time_s = 0;
   double first_token_time_s = 0;
   double finish_time_s = 0;
+  double detokenize_time_s = 0;  // of the engine thread, in making text of the outputs' tokens
+  double constraint_time_s = 0;  // in the masks and forced tokens of the outputs, whichever thread computed them
 };
 
 struct OutputEvent {

@@ -1,6 +1,7 @@
 #include "engine/trace.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "kernels/ops/vocab.h"
@@ -8,6 +9,7 @@
 namespace llmi {
 namespace {
 
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 constexpr int64_t kNumForemost = 8;  // by raw logit, and by the outcome of the draw
 
 // The score that contrastive search compares; -inf for a token that was no candidate.
@@ -29,6 +31,28 @@ float DecodeTrace::At(LawStage stage, int32_t token_id) const {
   const std::vector<float>& values = stages_[static_cast<size_t>(stage)];
   const std::vector<float>& processed = stages_[static_cast<size_t>(LawStage::kProcessed)];
   return (values.empty() ? processed : values)[static_cast<size_t>(token_id)];
+}
+
+// Sets forbidden_mass and mask_kl. Each set is summed from its own largest logit, so that a mass near 0 or 1 is as exact as any.
+void DecodeTrace::AddMaskCost(TraceRow* row) const {
+  const std::vector<float>& given = stages_[static_cast<size_t>(LawStage::kGiven)];
+  const std::vector<float>& masked = stages_[static_cast<size_t>(LawStage::kMasked)];
+  if (given.empty() || masked.empty()) return;
+  const auto is_forbidden = [&](size_t id) { return masked[id] == kMinusInfinity; };
+  double largest[2] = {kMinusInfinity, kMinusInfinity};
+  for (size_t id = 0; id < given.size(); ++id) {
+    double& of_set = largest[is_forbidden(id) ? 1 : 0];
+    of_set = std::max(of_set, static_cast<double>(given[id]));
+  }
+  double sums[2] = {0, 0};
+  for (size_t id = 0; id < given.size(); ++id) {
+    const int set = is_forbidden(id) ? 1 : 0;
+    if (given[id] > kMinusInfinity) sums[set] += std::exp(given[id] - largest[set]);
+  }
+  // exp(odds) is the forbidden mass over the allowed one.
+  const double odds = sums[1] == 0 ? kMinusInfinity : largest[1] - largest[0] + std::log(sums[1]) - std::log(sums[0]);
+  row->mask_kl = odds > 0 ? odds + std::log1p(std::exp(-odds)) : std::log1p(std::exp(odds));
+  row->forbidden_mass = odds > 0 ? 1 / (1 + std::exp(-odds)) : std::exp(odds) / (1 + std::exp(odds));
 }
 
 // Records the foremost tokens of a position, by raw logit and by the outcome of the draw.
@@ -77,6 +101,7 @@ void DecodeTrace::Record(const Sample& sample, const float* raw, std::span<const
   common.num_kept = params.contrasts() ? sample.walk.draft().size() : greedy ? 1 : std::count_if(law.begin(), law.end(), is_kept);
   common.time_s = sample.emit_time_s;
   common.noise = std::numeric_limits<double>::quiet_NaN();
+  AddMaskCost(&common);
   common.draft_prob = std::numeric_limits<float>::quiet_NaN();
   const float raw_total = LogSumExp(context_, raw, vocab_size);
   const float law_total = point ? 0.0f : LogSumExp(context_, law.data(), vocab_size);

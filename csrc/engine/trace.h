@@ -32,6 +32,7 @@ class DecodeTrace {
  private:
   void RecordCandidates(const Sample& sample, const float* raw, std::span<const float> law, int32_t token) const;
   float At(LawStage stage, int32_t token_id) const;
+  void AddMaskCost(TraceRow* row) const;
 
   const KernelContext& context_;
   int64_t step_ = 0;

@@ -120,6 +120,7 @@ void PenaliseLogits(const KernelContext& context, const SamplingParams& params, 
     throw Error(ErrorKind::kNonFiniteLogits,
                 "the model's logits hold NaN or infinity at position " + std::to_string(history.token_ids.size()));
   }
+  if (observer) observer(LawStage::kGiven, logits);
   thread_local std::vector<MaskEdit> masks;
   masks.clear();
   AppendMasks(params, history, &masks);

@@ -34,12 +34,13 @@ using LogitsHook = std::function<void(float* logits)>;
 
 // The stages of a row's processing, for traces that show why a token was drawn.
 enum class LawStage : uint8_t {
+  kGiven,      // before all: the model's logits, or what guidance or contrast made of them
   kMasked,     // the constraint, allowed ids, bad words, minimum length, repeated n-grams, bias
   kPenalised,  // repetition, frequency, presence, DRY
   kProcessed,  // the user's processors, and masks again
   kTempered,   // and by the filters that run before temperature
 };
-constexpr size_t kNumLawStages = 4;
+constexpr size_t kNumLawStages = 5;
 // The rows [vocab_size] after each stage; empty for one that did not run.
 using LawStages = std::array<std::vector<float>, kNumLawStages>;
 // Called after each stage with the row [vocab_size].

@@ -30,7 +30,7 @@ _MODULES = {
     "lab.sequence": ("TokenSequence", "extend"),
     "lab.generate": ("Generate",),
     "speculation.arena": ("drafter_arena", "speculation_forecast"),
-    "outputs.trace": ("DecodeTrace", "TokenExplanation", "TraceDifference"),
+    "outputs.trace": ("DecodeTrace", "MaskCost", "TokenExplanation", "TraceDifference"),
     "params.beams": ("BeamSearchParams",),
     "params.constraint": ("Constraint",),
     "params.structured": ("StructuredOutputsParams",),
@@ -133,6 +133,7 @@ if TYPE_CHECKING:
     from llmi.outputs.scores import Perplexity as Perplexity
     from llmi.outputs.speculation import SpecDecodeMetrics as SpecDecodeMetrics
     from llmi.outputs.trace import DecodeTrace as DecodeTrace
+    from llmi.outputs.trace import MaskCost as MaskCost
     from llmi.outputs.trace import TokenExplanation as TokenExplanation
     from llmi.outputs.trace import TraceDifference as TraceDifference
     from llmi.params.beams import BeamSearchParams as BeamSearchParams

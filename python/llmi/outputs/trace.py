@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "step", "position", "depth", "token_id", "raw_logprob", "processed_logprob", "rank", "num_kept", "noise", "draft_prob", "accepted", "time_s",
+    "forbidden_mass", "mask_kl",
 )  # fmt: skip
+_MASK_COLUMNS = ("forbidden_mass", "mask_kl")  # which an older version's traces lack
 
 
 CANDIDATE_COLUMNS = ("position", "token_id", "raw", "masked", "penalised", "processed", "tempered", "drawn", "kept", "noise", "chosen")
@@ -34,7 +36,9 @@ class DecodeTrace(Alike):
     token); `token_id`, `token`; `raw_logprob` of the model, `processed_logprob` of the law drawn from (-inf where cut);
     `rank` by raw logit; `num_kept` tokens that the filters left; `noise`, log E of the exponential race that draws (NaN at
     temperature 0): the token with the least noise - logit / temperature wins; `drafted`; `draft_prob`; `accepted` (1, 0,
-    or NaN for a token that was drawn and not drafted); `time_s` on a steady clock.
+    or NaN for a token that was drawn and not drafted); `time_s` on a steady clock. What masks cost the law of the position (`structured_outputs`,
+    allowed and banned tokens): `forbidden_mass`, the probability that softmax of the row before them gives to what they forbid, and `mask_kl` = -log(1 -
+    forbidden_mass), in nats, the KL of the masked law to the free one; NaN in a beam search.
     """
 
     def __init__(
@@ -45,7 +49,7 @@ class DecodeTrace(Alike):
         candidate_tokens: list[str],
         masks: NDArray[Any] | None = None,
     ) -> None:
-        self._columns = columns
+        self._columns = _with_mask_cost(columns)
         self._masks = np.zeros((0, 3), np.int64) if masks is None else masks  # position, tokens allowed, whether the token was one
         self.tokens = tokens
         self._candidates = _with_drawn(candidates)
@@ -54,6 +58,7 @@ class DecodeTrace(Alike):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """An older version's traces have no masks, and their candidates no `drawn`."""
         self.__dict__.update({"_masks": np.zeros((0, 3), np.int64), **state, "_candidates": _with_drawn(state["_candidates"])})
+        self._columns = _with_mask_cost(self._columns)
 
     def __len__(self) -> int:
         return len(self._columns["step"])
@@ -82,7 +87,7 @@ class DecodeTrace(Alike):
         """Reads what `save` wrote. Raises InvalidParamsError if it is no trace."""
         try:
             with np.load(path, allow_pickle=False) as data:
-                columns = {name: data[name] for name in COLUMNS}
+                columns = {name: data[name] for name in COLUMNS if name not in _MASK_COLUMNS or name in data}
                 candidates = {name: data[f"candidate_{name}"] for name in CANDIDATE_COLUMNS if name != "drawn" or "candidate_drawn" in data}
                 masks = data.get("masks")
                 return cls(columns, _unhex(data["tokens"]), candidates, _unhex(data["candidate_tokens"]), masks)
@@ -114,6 +119,11 @@ class DecodeTrace(Alike):
     def allowed_counts(self) -> dict[int, int]:
         """How many tokens the mask of `structured_outputs` allowed at each position of the output; empty without one."""
         return {int(position): int(count) for position, count, _ in self._masks}
+
+    def mask_cost(self) -> MaskCost:
+        """The cost of masks at each position of the output."""
+        kept = self._columns["accepted"] != 0  # one row a position: the token that was emitted
+        return MaskCost(*(self._columns[name][kept] for name in ("position", *_MASK_COLUMNS)))
 
     def _mask(self, position: int) -> tuple[int, bool] | None:
         found = self._masks[self._masks[:, 0] == position]
@@ -157,6 +167,39 @@ class DecodeTrace(Alike):
                 f'<span title="{title}" style="background:{colour};{style}color:#000;white-space:pre-wrap">{html.escape(token)}</span>'
             )
         return f"<div>{''.join(spans)}</div><small>{html.escape(repr(self))}</small>"
+
+
+def _with_mask_cost(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Rows of an older version do not know it."""
+    return {**{name: np.full(len(columns["step"]), np.nan) for name in _MASK_COLUMNS}, **columns}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class MaskCost(Record):
+    """The cost of masks to the model's law, by position of the output.
+
+    Attributes
+    ----------
+    positions : int64 array [num_tokens]
+    forbidden_mass : float64 array [num_tokens]
+        Probability of the tokens that masks forbid, before them.
+    kl : float64 array [num_tokens]
+        KL of the masked law to the free one, in nats: -log(1 - forbidden_mass).
+    """
+
+    positions: NDArray[np.int64]
+    forbidden_mass: NDArray[np.float64]
+    kl: NDArray[np.float64]
+
+    @property
+    def total_kl(self) -> float:
+        """The sum over positions, in nats: exp(-total_kl) is the chance that the free law, at temperature 1, keeps to the masks along this output."""
+        return float(self.kl.sum())
+
+    def __repr__(self) -> str:
+        limited = int((self.forbidden_mass > 0).sum())
+        mean = float(self.forbidden_mass.mean()) if len(self.forbidden_mass) else float("nan")
+        return f"MaskCost({len(self.kl)} tokens, {limited} of them limited: {mean:.1%} of the mass forbidden on average, KL {self.total_kl:.3f} nats in all)"
 
 
 def _with_drawn(candidates: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
