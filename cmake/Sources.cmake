@@ -15,7 +15,7 @@ set(LLMI_CORE_SOURCES
   csrc/model/checkpoints/compressed_tensors.cc csrc/model/checkpoints/fp8.cc csrc/model/checkpoints/gptq.cc
   csrc/model/checkpoints/matrix.cc csrc/model/checkpoints/parts.cc csrc/model/checkpoints/registry.cc csrc/model/checkpoints/scheme.cc
   csrc/model/checkpoints/tensor_list.cc csrc/model/checkpoints/torchao.cc
-  csrc/model/attention_capture.cc csrc/model/attention_layer.cc csrc/model/decoder.cc csrc/model/decoder_head.cc csrc/model/eagle.cc csrc/model/eagle_loader.cc csrc/model/drafter_tensors.cc csrc/model/medusa.cc csrc/model/medusa_loader.cc csrc/model/dequantize.cc csrc/model/head_tiles.cc
+  csrc/model/attention_capture.cc csrc/model/attention_layer.cc csrc/model/decoder.cc csrc/model/decoder_head.cc csrc/model/eagle.cc csrc/model/eagle_loader.cc csrc/model/drafter_tensors.cc csrc/model/medusa.cc csrc/model/medusa_loader.cc csrc/model/dequantize.cc csrc/model/head_tiles.cc csrc/model/work.cc
   csrc/model/file_kind.cc csrc/model/grid_blocks.cc csrc/model/grids.cc csrc/model/inert.cc csrc/model/layer_pass.cc csrc/model/loader.cc csrc/model/mlp_layer.cc csrc/model/pack.cc
   csrc/model/position_values.cc csrc/model/quantize.cc csrc/model/rope_table.cc csrc/model/steering.cc csrc/model/spec.cc csrc/model/spec_check.cc csrc/model/super_blocks.cc
   csrc/model/tensor_slots.cc csrc/model/weights.cc csrc/model/workspace.cc

@@ -66,7 +66,9 @@ void ActiveRequests::FinishAll(Running& running, FinishReason reason) {
   const bool ended = running.num_finished == static_cast<int64_t>(running.samples.size());
   if (ended) return;
   for (auto& sample : running.samples) Finish(*sample, reason);
-  if (running.beams) running.request->samples = running.beams->Outputs(reason);
+  if (!running.beams) return;
+  running.request->samples = running.beams->Outputs(reason);
+  running.request->detokenize_time_s += running.beams->text_seconds();
 }
 
 void ActiveRequests::Finish(Sample& sample, FinishReason reason) {

@@ -132,7 +132,13 @@ std::optional<FinishReason> TakeToken(Sample& sample, int32_t token, std::span<c
   output.token_times_s.push_back(now);
   const auto num_output = static_cast<int64_t>(output.token_ids.size());
   const auto before = std::span<const int32_t>(output.token_ids).first(output.token_ids.size() - 1);
-  std::optional<TextEnd> end = EndOfText(params, before, token, params.detokenize ? &sample.detokenizer : nullptr);
+  std::optional<TextEnd> end;
+  if (params.detokenize) {
+    const Stopwatch stopwatch(&request.detokenize_time_s);
+    end = EndOfText(params, before, token, &sample.detokenizer);
+  } else {
+    end = EndOfText(params, before, token, nullptr);
+  }
   // The criteria see the last token too, whatever ends the text: streamers are among them.
   const std::optional<TextEnd> wanted = EndByCriteria(request.hooks.get(), sample.hook_context(), raw, hook_seconds);
   if (!end) end = wanted;

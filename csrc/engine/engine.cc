@@ -127,6 +127,7 @@ void Engine::ThreadMain() {
     if (commands_.Run([&] { steps_->DropAhead(); })) stats_->Publish();
     const bool stepped = inbox_.TakeStep();
     const bool work = MayRun(stepped);
+    const Work before = decoder_->work();
     const double start = NowSeconds();
     try {
       if (work) steps_->Run();
@@ -138,7 +139,7 @@ void Engine::ThreadMain() {
       Take(last);
       break;
     }
-    stats_->AddBusyTime(NowSeconds() - start);
+    stats_->AddStep(NowSeconds() - start, decoder_->work() - before);
     stats_->Publish();
     requests_->HandOver(steps_->is_ahead());
     if (stepped) inbox_.FinishStep(work);

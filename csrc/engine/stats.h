@@ -44,6 +44,10 @@ namespace llmi {
   X(double, wasted_share, "share of the slots in used pages that hold no token") \
   X(double, busy_time_s, "time of all steps") \
   X(double, hook_time_s, "the part of busy_time_s in user code: processors, samplers, criteria") \
+  X(int64_t, num_forwards, "forwards of the model, those for sequences of the lab among them") \
+  X(int64_t, num_forward_rows, "tokens that these forwards computed") \
+  X(double, num_operations, "operations of all steps by arithmetic: two for each product of a weight, or of a query or an attention weight, with a number") \
+  X(double, num_read_bytes, "bytes that all steps cannot help reading: each matrix once a forward, and K and V once that a sequence's rows see") \
   X(std::string, audit, "what is wrong with the KV cache; empty if nothing is")
 // clang-format on
 

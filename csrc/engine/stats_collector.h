@@ -9,6 +9,7 @@
 #include "engine/stats.h"
 #include "engine/step.h"
 #include "kernels/dispatch/device.h"
+#include "model/work.h"
 #include "scheduler/scheduler.h"
 
 namespace llmi {
@@ -24,8 +25,12 @@ class StatsCollector {
   EngineStats Latest() const { return board_.Latest(); }
 
   // --- The engine thread alone.
-  // Adds the time of a step.
-  void AddBusyTime(double seconds) { stats_.busy_time_s += seconds; }
+  // Adds a step: its time, and what the decoder computed in it.
+  void AddStep(double seconds, const Work& work) {
+    stats_.busy_time_s += seconds;
+    stats_.num_operations += work.operations;
+    stats_.num_read_bytes += work.read_bytes;
+  }
   void Publish();
   // The same with the numbers that need a walk over all pages: shared pages, unused slots, and an audit.
   void PublishWithPages();

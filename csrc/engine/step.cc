@@ -176,6 +176,8 @@ void StepLoop::Count(EngineStats* stats) {
   stats->num_small_heads = rows_.heads().num_small();
   stats->num_skipped_heads = rows_.heads().num_skipped();
   stats->hook_time_s = rows_.hook_seconds();
+  stats->num_forwards = decoder_.work().num_forwards;
+  stats->num_forward_rows = decoder_.work().num_rows;
 }
 
 }  // namespace llmi

@@ -39,7 +39,8 @@ float* KeepMlpInput(const LayerPass& pass, const LayerSpec& spec, const LayerWei
 
 }  // namespace
 
-Decoder::Decoder(ModelSpec spec, ModelWeights weights) : spec_(std::move(spec)), weights_(std::move(weights)), positions_(spec_) {}
+Decoder::Decoder(ModelSpec spec, ModelWeights weights)
+    : spec_(std::move(spec)), weights_(std::move(weights)), work_(weights_, spec_.num_heads * spec_.head_dim), positions_(spec_) {}
 
 void Decoder::Reserve(const KernelContext& context, int64_t num_rows, int64_t num_logits_rows) {
   workspace_.Reserve(context, spec_, num_rows, num_logits_rows);
@@ -222,6 +223,7 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
     run_layers();
   }
   TakeWanted(pass, batch, &result);
+  work_.AddForward(batch, cache.groups());
   return result;
 }
 

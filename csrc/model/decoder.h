@@ -20,6 +20,7 @@
 #include "model/shortlist.h"
 #include "model/spec.h"
 #include "model/weights.h"
+#include "model/work.h"
 #include "model/workspace.h"
 
 namespace llmi {
@@ -46,6 +47,9 @@ class Decoder {
 
   // The number of bytes that Reserve allocates.
   static uint64_t WorkspaceBytes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows, bool wide_activations);
+
+  // The work of Forward and the heads so far, for any caller.
+  const Work& work() const { return work_.done(); }
 
   // Runs all layers, writes K and V of the batch's rows into the cache, returns the wanted rows.
   // Not re-entrant: workspaces belong to the object.
@@ -101,6 +105,7 @@ class Decoder {
 
   ModelSpec spec_;
   ModelWeights weights_;
+  WorkCounter work_;
   PositionValues positions_;
   Workspace workspace_;
   std::shared_ptr<EagleDecoder> eagle_;

@@ -57,11 +57,16 @@ void Decoder::Head(const KernelContext& context, const float* hidden, int64_t nu
   const LinearInput input = MakeInput(context, num_rows, {&HeadMatrix()}, true, workspace_.forms);
   ConvertInput(context, hidden, num_rows, spec_.hidden_size, input);
   const LinearArgs args = ArgsOf(part, hidden, input, num_rows, out, spec_.vocab_size, false);
+  int64_t num_tiles = 0;
   if (shortlist == nullptr) {
     Linear(context, args);
+    num_tiles = NumTiles(spec_.vocab_size);
   } else {
-    LinearTiles(context, args, shortlist->Tiles());
+    const std::vector<TileRange> tiles = shortlist->Tiles();
+    LinearTiles(context, args, tiles);
+    for (const TileRange& range : tiles) num_tiles += range.end - range.begin;
   }
+  work_.AddHead(HeadMatrix(), num_tiles, num_tiles * num_rows);
   FinishLogits(context, out, num_rows * spec_.vocab_size);
 }
 
@@ -78,6 +83,10 @@ void Decoder::AllowedLogits(const KernelContext& context, const float* hidden, s
     const LinearInput input = MakeInput(context, num_rows, {&HeadMatrix()}, true, workspace_.forms);
     ConvertInput(context, hidden, num_rows, spec_.hidden_size, input);
     LinearRowTiles(context, ArgsOf(part, hidden, input, num_rows, logits, vocab_size, false), entries);
+    for (const RowTiles& entry : entries) {
+      const int64_t num_tiles = entry.tiles.end - entry.tiles.begin;
+      work_.AddHead(HeadMatrix(), num_tiles, num_tiles * entry.num_rows);
+    }
   }
   const KernelContext each = {context.table, context.pool, 1};
   context.pool->ParallelFor(num_rows, context.num_threads, [&](int64_t row) {

@@ -291,8 +291,7 @@ class AsyncLLM(StaysHere):
 
 def _note_end(totals: Totals, rate: EndRate, request: OnlineRequest) -> None:
     rate.note_end()
-    submission = request.call.submissions[0]
-    totals.add(submission.built, len(submission.prompt_token_ids), submission.params.n, submission.params.max_tokens)
+    totals.add(request.call.submissions[0])
 
 
 def _checked(call: Call) -> Call:

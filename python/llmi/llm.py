@@ -20,6 +20,7 @@ from llmi.base.progress import progress
 from llmi.base.travel import StaysHere
 from llmi.engine.args import EngineArgs, SchedulingPolicy
 from llmi.engine.background import Background
+from llmi.engine.ceilings import Rates
 from llmi.engine.loaded import log_loaded, model_info, spec_of_files
 from llmi.engine.numerics_id import numerics_id
 from llmi.errors import EngineBusyError, InvalidParamsError, call_core, from_core
@@ -228,6 +229,7 @@ class LLM(StaysHere, LabCalls, ModelRows):
         info = engine.info()
         self._engine_args = args
         self._spec = spec
+        self._rates = Rates(info, args, _open_engines)
         self._seed = seed
         self._table: str = info["table"]
         self._page_bytes: int = info["page_bytes"]
@@ -435,13 +437,12 @@ class LLM(StaysHere, LabCalls, ModelRows):
     def get_metrics(self) -> dict[str, Any]:
         """Counters of the engine since it started, its state now, and the times of recent requests (p50, p90, p99, mean).
 
-        Read times to the first token together with `num_running`: they depend on how much runs at once.
+        Read times to the first token together with `num_running`: they depend on how much runs at once. The first call of a process while nothing runs
+        measures the machine's ceilings, in about a third of a second.
         """
         stats: dict[str, Any] = {**call_core(self._engine.stats), **self._results.log.summary()}
-        busy = stats["busy_time_s"]
-        stats["generated_tokens_per_s"] = stats["num_generated_tokens"] / busy if busy else 0.0
         stats["kv_usage"] = 1 - stats["num_free_pages"] / max(stats["num_pages"], 1)
-        return stats
+        return stats | self._rates.of(stats, self._rates.ceilings())
 
     def memory_report(self) -> MemoryReport:
         """The KV cache now, with the block tables of all that hold some; draws itself in a notebook."""

@@ -4,6 +4,8 @@
 #include <set>
 #include <utility>
 
+#include "engine/clock.h"
+
 namespace llmi {
 
 // transformers' number: max(2, 1 + number of EOS ids) for each beam, so that enough remain if all EOS tokens come first.
@@ -80,8 +82,9 @@ void BeamGroup::AddFinished(BeamTeam& team, int32_t node, const BeamCandidate& c
   ends_.push_back(std::move(end));
 }
 
-std::string BeamGroup::TextOf(const std::vector<int32_t>& token_ids, const TextEnd& end) const {
+std::string BeamGroup::TextOf(const std::vector<int32_t>& token_ids, const TextEnd& end) {
   if (!sampling_.detokenize) return "";
+  const Stopwatch stopwatch(&text_seconds_);
   Detokenizer detokenizer(token_bytes_, sampling_.skip_special_tokens, StopsOf(sampling_), sampling_.include_stop_str_in_output);
   for (size_t i = 0; i < token_ids.size(); ++i) {
     if (end.at_token && i + 1 == token_ids.size() && !sampling_.include_stop_str_in_output) break;
@@ -91,7 +94,7 @@ std::string BeamGroup::TextOf(const std::vector<int32_t>& token_ids, const TextE
   return detokenizer.text();
 }
 
-SampleOutput BeamGroup::Output(const FinishedBeam& beam, const TextEnd& end) const {
+SampleOutput BeamGroup::Output(const FinishedBeam& beam, const TextEnd& end) {
   SampleOutput output;
   output.cumulative_logprob = beam.sum;
   output.score = beam.score;
@@ -111,7 +114,7 @@ SampleOutput BeamGroup::Output(const FinishedBeam& beam, const TextEnd& end) con
   return output;
 }
 
-std::vector<SampleOutput> BeamGroup::Outputs(FinishReason reason) const {
+std::vector<SampleOutput> BeamGroup::Outputs(FinishReason reason) {
   std::vector<FinishedBeam> finished;
   for (const BeamTeam& team : teams_) finished.insert(finished.end(), team.finished.beams().begin(), team.finished.beams().end());
   std::stable_sort(finished.begin(), finished.end(), IsBetter);

@@ -89,14 +89,16 @@ class BeamGroup {
 
   // The best hypotheses, best first, at most num_returned. reason: why the search ends; unless it is kStop, running beams
   // follow the finished ones, with this reason, if there are too few.
-  std::vector<SampleOutput> Outputs(FinishReason reason) const;
+  std::vector<SampleOutput> Outputs(FinishReason reason);
+  // Time that Outputs has spent on texts.
+  double text_seconds() const { return text_seconds_; }
 
   bool streamed = false;  // the hypotheses have been sent to a caller that streams
 
  private:
-  SampleOutput Output(const FinishedBeam& beam, const TextEnd& end) const;
+  SampleOutput Output(const FinishedBeam& beam, const TextEnd& end);
 
-  std::string TextOf(const std::vector<int32_t>& token_ids, const TextEnd& end) const;
+  std::string TextOf(const std::vector<int32_t>& token_ids, const TextEnd& end);
 
   const SamplingParams sampling_;
   const std::shared_ptr<const TokenBytes> token_bytes_;
@@ -110,6 +112,7 @@ class BeamGroup {
   std::vector<TraceRow> traces_;
   std::vector<TextEnd> ends_;
   int64_t num_tokens_ = 0;
+  double text_seconds_ = 0;
 };
 
 }  // namespace llmi

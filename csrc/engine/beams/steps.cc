@@ -161,9 +161,15 @@ void BeamSteps::ForceWords(Running& running, BeamTeam& team, std::span<const Run
 std::optional<TextEnd> BeamSteps::EndOf(Running& running, Child& child) {
   const Request& request = *running.request;
   const int64_t num_output = running.beams->num_tokens() + 1;
-  if (ReadsTexts(request)) child.text = child.parent->detokenizer;
   const auto before = std::span<const int32_t>(child.parent->tokens).subspan(static_cast<size_t>(running.prompt_len()));
-  std::optional<TextEnd> end = EndOfText(request.params, before, child.candidate.token, child.text ? &*child.text : nullptr);
+  std::optional<TextEnd> end;
+  if (ReadsTexts(request)) {
+    const Stopwatch stopwatch(&running.request->detokenize_time_s);
+    child.text = child.parent->detokenizer;
+    end = EndOfText(request.params, before, child.candidate.token, &*child.text);
+  } else {
+    end = EndOfText(request.params, before, child.candidate.token, nullptr);
+  }
   if (HasCriteria(request)) {  // they see the last token too
     child.trial = -(++num_trials_);
     request.hooks->CopyState(child.parent->index, child.trial);

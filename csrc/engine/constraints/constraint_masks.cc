@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/thread_pool.h"
+#include "engine/clock.h"
 #include "engine/constraints/sample_constraint.h"
 
 namespace llmi {
@@ -18,15 +19,21 @@ void FillRoot(Sample& sample, int64_t vocab_size) {
   sample.constraint->FillRoot(std::span(sample.tokens).subspan(static_cast<size_t>(sample.running->prompt_len())), vocab_size);
 }
 
-// Calls body(sample) for each, one sample a thread; code of the user first, on this thread.
+// Calls body(sample) for each, one sample a thread; code of the user first, on this thread. Adds the time to the requests'.
 template <typename Body>
 void ForEach(const KernelContext& context, std::vector<Sample*> samples, const Body& body) {
+  std::vector<double> seconds(samples.size());
+  const auto run = [&](size_t index) {
+    const Stopwatch stopwatch(&seconds[index]);
+    body(*samples[index]);
+  };
   const auto others =
       std::partition(samples.begin(), samples.end(), [](const Sample* sample) { return sample->constraint->runs_user_code(); });
-  std::for_each(samples.begin(), others, [&](Sample* sample) { body(*sample); });
-  const auto begin = others - samples.begin();
-  context.pool->ParallelFor(static_cast<int64_t>(samples.size()) - begin, context.num_threads,
-                            [&](int64_t task) { body(*samples[static_cast<size_t>(begin + task)]); });
+  const auto begin = static_cast<size_t>(others - samples.begin());
+  for (size_t index = 0; index < begin; ++index) run(index);
+  context.pool->ParallelFor(static_cast<int64_t>(samples.size() - begin), context.num_threads,
+                            [&](int64_t task) { run(begin + static_cast<size_t>(task)); });
+  for (size_t index = 0; index < samples.size(); ++index) samples[index]->running->request->constraint_time_s += seconds[index];
 }
 
 }  // namespace

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from llmi import _core
+from llmi.engine.args import EngineArgs
 from llmi.engine.numerics_id import dots_of_a_weight
 
 PROBED_BYTES = 1 << 27  # read in a few hundredths of a second
@@ -34,20 +35,38 @@ def arithmetic_ceiling(found: Mapping[str, float], dots: int) -> tuple[float, st
     return found["fma_ops_per_s"], "fp32 fma"
 
 
-def rates(stats: Mapping[str, Any], info: _core._EngineInfo, activation_bits: int, found: Mapping[str, float]) -> dict[str, float]:
-    """Rates that LLM.get_metrics() derives of the engine's counters, over the time of its steps. Shares are NaN where `found`, of the host, says nothing."""
-    busy = stats["busy_time_s"]
+class Rates:
+    """An engine's rates over the time of its steps, and their shares of the host's ceilings.
 
-    def per_s(count: float) -> float:
-        return count / busy if busy else 0.0
+    engines: all that are open in this process.
+    """
 
-    values = {
-        "generated_tokens_per_s": per_s(stats["num_generated_tokens"]), "requests_per_s": per_s(stats["num_finished_requests"]),
-        "operations_per_s": per_s(stats["num_operations"]), "read_bytes_per_s": per_s(stats["num_read_bytes"]),
-        "operations_share": math.nan, "read_bytes_share": math.nan,
-    }  # fmt: skip
-    if found:
-        dots = dots_of_a_weight(info["weight_types"], info["has_quantized_layers"], activation_bits)
-        values["operations_share"] = values["operations_per_s"] / arithmetic_ceiling(found, dots)[0]
-        values["read_bytes_share"] = values["read_bytes_per_s"] / found["read_bytes_per_s"]
-    return values
+    def __init__(self, info: _core._EngineInfo, args: EngineArgs, engines: Iterable[_core.Engine]) -> None:
+        self._engines = engines
+        self._is_on_host = args.device_kind == "cpu"
+        self._num_threads = info["num_threads"]
+        self._dots = dots_of_a_weight(info["weight_types"], info["has_quantized_layers"], args.activation_bits)
+
+    def ceilings(self) -> dict[str, float]:
+        """The host's, if the model runs on it and they are known, or can be measured because no engine of this process has work; else {}."""
+        if not self._is_on_host:
+            return {}
+        states = [engine.latest_stats() for engine in list(self._engines)]
+        return ceilings(self._num_threads, not any(state["num_running"] or state["num_waiting"] or state["num_queued"] for state in states))
+
+    def of(self, stats: Mapping[str, Any], found: Mapping[str, float]) -> dict[str, float]:
+        """The rates that LLM.get_metrics() derives of the engine's counters. Shares are NaN where `found`, the ceilings, is empty."""
+        busy = stats["busy_time_s"]
+
+        def per_s(count: float) -> float:
+            return count / busy if busy else 0.0
+
+        values = {
+            "generated_tokens_per_s": per_s(stats["num_generated_tokens"]), "requests_per_s": per_s(stats["num_finished_requests"]),
+            "operations_per_s": per_s(stats["num_operations"]), "read_bytes_per_s": per_s(stats["num_read_bytes"]),
+            "operations_share": math.nan, "read_bytes_share": math.nan,
+        }  # fmt: skip
+        if found:
+            values["operations_share"] = values["operations_per_s"] / arithmetic_ceiling(found, self._dots)[0]
+            values["read_bytes_share"] = values["read_bytes_per_s"] / found["read_bytes_per_s"]
+        return values

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmi import _core
 from llmi.outputs.completion import CompletionOutput, Logprob, RequestMetrics
 from llmi.outputs.results import RequestOutput
 from llmi.requests.call import Call
 from llmi.requests.results import Known, PartialOutput, read_tools, request_metrics
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from llmi.base.lazy_numpy import np
 
 _NAN = math.nan
 _FEW_ENTRIES = 4_096  # tokens and log-probabilities of an output that is made in a few milliseconds
@@ -131,7 +127,7 @@ class Progress:
         self._is_fresh, self.num_unread = False, 0
         if self.finished and self._kind == "cumulative":
             read_tools(submission, outputs)
-        known = Known(self.finished, self._prompt(), request_metrics(record) if record else self._times(), self._cached(record))
+        known = Known(self.finished, self._prompt(), request_metrics(submission, record) if record else self._times(), self._cached(record))
         output = results.request_output(submission, outputs, known)
         if self._kind == "delta":
             if self._source is None:
@@ -162,12 +158,17 @@ class Progress:
         """Takes what the first event of a request tells of it."""
         arrival = self._call.submissions[0].built.arrival_time_s
         first, queue = event.first_token_time_s - arrival, event.first_scheduled_time_s - arrival
-        self._metrics = RequestMetrics(first if event.first_token_time_s else _NAN, np.zeros(0, np.float32), _NAN, _NAN, queue, 0)
+        self._metrics = dataclasses.replace(
+            self._times(),
+            time_to_first_token_s=first if event.first_token_time_s else _NAN,
+            queue_time_s=queue,
+            prefill_time_s=first - queue if event.first_token_time_s else _NAN,
+        )
         self.num_cached_tokens = event.num_cached_tokens
         self._prompt_rows = event.prompt_logprobs
 
     def _times(self) -> RequestMetrics:
-        return self._metrics if self._metrics is not None else request_metrics(None)
+        return self._metrics if self._metrics is not None else request_metrics(self._call.submissions[0], None)
 
     def _cached(self, record: _core.Request | None) -> int:
         return self.num_cached_tokens if record is None else record.num_cached_tokens

@@ -7,9 +7,9 @@ import math
 import threading
 from typing import TYPE_CHECKING
 
-from llmi import _core
 from llmi.base import lazy_numpy
 from llmi.outputs.completion import FinishReason
+from llmi.requests.submission import Submission
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,6 +40,7 @@ _TIMES_S = (
     160.0,
     640.0,
 )
+_SHORT_TIMES_S = (0.00001, 0.0001, 0.001, 0.01, 0.1, 1.0, 10.0)
 _COUNTS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0, 20000.0, 50000.0)
 #: (name, buckets' upper bounds, what it is) of each histogram.
 HISTOGRAMS = {
@@ -48,6 +49,13 @@ HISTOGRAMS = {
     "request_time_per_output_token_seconds": (_TIMES_S, "mean time of a request's tokens after the first"),
     "e2e_request_latency_seconds": (_TIMES_S, "from a request's arrival at the engine to its end"),
     "request_queue_time_seconds": (_TIMES_S, "from its arrival until its first step"),
+    "request_template_time_seconds": (_SHORT_TIMES_S, "of a chat's template, before a request's arrival at the engine"),
+    "request_tokenizer_time_seconds": (_SHORT_TIMES_S, "of the tokenizer, before its arrival"),
+    "request_detokenize_time_seconds": (_SHORT_TIMES_S, "in which the engine made text of its tokens"),
+    "request_constraint_time_seconds": (
+        _SHORT_TIMES_S,
+        "in masks of its structured output, and in the grammar's compilation before its arrival",
+    ),
     "request_prefill_time_seconds": (_TIMES_S, "from its first step to its first token"),
     "request_decode_time_seconds": (_TIMES_S, "from its first token to its end"),
     "request_inference_time_seconds": (_TIMES_S, "from its first step to its end"),
@@ -91,9 +99,10 @@ class Totals:
         self.num_draft_tokens = 0
         self.num_accepted_tokens = 0
 
-    def add(self, request: _core.Request, prompt_len: int, n: int, max_tokens: int | None) -> None:
+    def add(self, submission: Submission) -> None:
         """A request has ended."""
         lazy_numpy.load()
+        request, params = submission.built, submission.params
         samples = request.samples
         end, first, begun, arrival = (
             request.finish_time_s,
@@ -108,8 +117,11 @@ class Totals:
             "time_to_first_token_seconds": first - arrival, "e2e_request_latency_seconds": end - arrival, "request_queue_time_seconds": begun - arrival,
             "request_time_per_output_token_seconds": (end - first) / (len(times) - 1) if len(times) > 1 else math.nan,
             "request_prefill_time_seconds": first - begun, "request_decode_time_seconds": end - first, "request_inference_time_seconds": end - begun,
-            "request_prompt_tokens": prompt_len, "request_generation_tokens": num_tokens, "request_params_n": n,
-            "request_params_max_tokens": math.nan if max_tokens is None else max_tokens,
+            "request_template_time_seconds": submission.template_time_s, "request_tokenizer_time_seconds": submission.tokenizer_time_s,
+            "request_detokenize_time_seconds": request.detokenize_time_s,
+            "request_constraint_time_seconds": submission.compile_time_s + request.constraint_time_s,
+            "request_prompt_tokens": len(submission.prompt_token_ids), "request_generation_tokens": num_tokens, "request_params_n": params.n,
+            "request_params_max_tokens": math.nan if params.max_tokens is None else params.max_tokens,
         }  # fmt: skip
         with self._lock:
             for name, value in values.items():

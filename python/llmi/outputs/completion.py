@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Any, Literal
 
 from llmi.base.travel import Record, restore
@@ -41,10 +42,13 @@ class Logprob:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class RequestMetrics(Record):
-    """Times of one request, in seconds.
+    """Times of one request, in seconds; NaN where they have not come so far.
 
     `time_per_output_token_s` is (end to end - first token) / (tokens - 1), one number a request;
-    `inter_token_latencies_s` are the gaps between the first sample's tokens.
+    `inter_token_latencies_s` are the gaps between the first sample's tokens. The other times are those of its parts: `template_time_s` (a chat's
+    template) and `tokenizer_time_s`, before the request arrives at the engine; then `queue_time_s`, `prefill_time_s` (from the first step to the first
+    token) and `decode_time_s` (to the end), whose sum is `e2e_latency_s`. `detokenize_time_s` and `constraint_time_s` (masks, and before the arrival the
+    grammar's compilation) are parts of these, and sums over all samples.
     """
 
     time_to_first_token_s: float
@@ -53,6 +57,16 @@ class RequestMetrics(Record):
     e2e_latency_s: float
     queue_time_s: float
     num_preemptions: int
+    template_time_s: float = math.nan
+    tokenizer_time_s: float = math.nan
+    prefill_time_s: float = math.nan
+    decode_time_s: float = math.nan
+    detokenize_time_s: float = math.nan
+    constraint_time_s: float = math.nan
+
+    def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
+        """An older version's objects have no parts."""
+        restore(self, state)
 
 
 @dataclasses.dataclass(slots=True, eq=False)

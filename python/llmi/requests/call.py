@@ -113,7 +113,7 @@ class Call:
             return None
         if event.finished:
             self.submissions[index].hooks.end()
-            self.results.finished(event.request)
+            self.results.finished(self.submissions[index])
             self._partial.pop(index, None)
             self._finished.add(index)
             self.pending.discard(event.request.id)

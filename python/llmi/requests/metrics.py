@@ -14,6 +14,11 @@ else:
     from llmi.base.lazy_numpy import np
 
 _KEPT = 10_000  # most recent requests
+#: The times of a request that have one value each: names of RequestMetrics' fields, and keys of LLM.get_metrics().
+TIMES = (
+    "template_time_s", "tokenizer_time_s", "queue_time_s", "prefill_time_s", "decode_time_s", "detokenize_time_s", "constraint_time_s",
+    "time_to_first_token_s", "time_per_output_token_s", "e2e_latency_s",
+)  # fmt: skip
 
 
 class MetricsLog:
@@ -29,18 +34,13 @@ class MetricsLog:
             self._requests.append(metrics)
 
     def summary(self) -> dict[str, dict[str, float]]:
-        """p50, p90, p99 and mean of queue time, TTFT, TPOT, inter-token latency (all gaps) and end-to-end time, in seconds."""
+        """p50, p90, p99 and mean of each of TIMES, and of the inter-token latency (all gaps), in seconds."""
         with self._lock:
             requests = list(self._requests)
         gaps = [request.inter_token_latencies_s for request in requests]
-        series = {
-            "queue_time_s": [request.queue_time_s for request in requests],
-            "time_to_first_token_s": [request.time_to_first_token_s for request in requests],
-            "time_per_output_token_s": [request.time_per_output_token_s for request in requests],
-            "inter_token_latency_s": np.concatenate(gaps) if gaps else [],
-            "e2e_latency_s": [request.e2e_latency_s for request in requests],
-        }
-        return {name: _percentiles(np.asarray(values, np.float64)) for name, values in series.items()}
+        series = {name: np.asarray([getattr(request, name) for request in requests], np.float64) for name in TIMES}
+        series["inter_token_latency_s"] = np.concatenate([np.zeros(0), *gaps])
+        return {name: _percentiles(values) for name, values in series.items()}
 
 
 def _percentiles(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> dict[str, float]:

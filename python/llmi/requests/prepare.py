@@ -6,6 +6,7 @@ An argument that holds for all prompts is refused at once. A mistake in one prom
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,7 +27,7 @@ from llmi.requests.thinking import thinking_limits
 from llmi.structured import DEADLINE_S, constraint_of
 from llmi.structured.compiling import Deadline
 from llmi.structured.thinking import written
-from llmi.text.prompts import as_list, cache_salt, check_unconstrained, is_sequence, tokenize, warn_of_markup
+from llmi.text.prompts import ChatPrompt, as_list, cache_salt, check_unconstrained, is_sequence, tokenize, warn_of_markup
 from llmi.tools.chat import ToolChat
 
 if TYPE_CHECKING:
@@ -192,8 +193,7 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
     if options.tools is not None and options.tools.fields and not params.detokenize:
         raise UnsupportedCombinationError("tools: detokenize=False gives no text in which calls could be found", "detokenize", "tools")
     check_unconstrained(item, "a request", "structured_outputs")
-    text, ids = tokenize(item, llm.tokenizer, parse_special=options.parse_special, max_model_len=llm._builder.max_model_len)
-    submission.prompt, submission.prompt_token_ids = text, ids
+    text, ids = _tokenize(llm, submission, item, options)
     submission.cache_salt = cache_salt(item)
     if is_sequence(item) and item._steering is not None and params.steering is None:  # it goes on as it was made
         params.steering, use.sources["steering"] = item._steering, "user"
@@ -211,9 +211,7 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
     llm._builder.fit_max_tokens(prompt.use, len(ids), len(submission.negative_token_ids))
     if text is None and ids and (params.has_hooks() or params.thinking_token_budget is not None or llm._batch_runner is not None):
         text = submission.prompt = written(llm.tokenizer, ids)
-    deadline = None if options.queued_s is None else Deadline(DEADLINE_S, options.queued_s)
-    made = constraint_of(params.structured_outputs, llm.tokenizer, lambda: text, deadline=deadline)
-    constraint = None if made is None else ConstraintMasks(made, llm._builder.ends(params))
+    constraint = _compile(llm, submission, text, options)
     submission.hooks = RequestHooks(str(request_id), params, text or "", llm._batch_runner, constraint)
     submission.hooks.drops_beams = use.beams is not None
     submission.recorded = [] if use.beams is not None else options.recorded or []
@@ -234,6 +232,30 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
         submission.source = item._held
     priority = parse(PRIORITY, "priority", prompt.priority)
     llm._builder.build(submission, request_id, priority=priority, stream=_streams(options, use), stepped=options.stepped)
+
+
+def _tokenize(llm: Session, submission: Submission, item: object, options: CallOptions) -> tuple[str | None, list[int]]:
+    """The prompt's text and ids, which the submission gets with their times."""
+    begun_s = time.perf_counter()
+    text, ids = tokenize(item, llm.tokenizer, parse_special=options.parse_special, max_model_len=llm._builder.max_model_len)
+    submission.prompt, submission.prompt_token_ids = text, ids
+    submission.tokenizer_time_s = time.perf_counter() - begun_s
+    if isinstance(item, ChatPrompt):
+        submission.template_time_s = item.template_time_s
+        submission.tokenizer_time_s += item.tokenizer_time_s
+    return text, ids
+
+
+def _compile(llm: Session, submission: Submission, text: str | None, options: CallOptions) -> ConstraintMasks | None:
+    """The masks of structured_outputs; the submission gets the time that their grammar took, or its wait for one that another request compiles."""
+    params = submission.params
+    deadline = None if options.queued_s is None else Deadline(DEADLINE_S, options.queued_s)
+    begun_s = time.perf_counter()
+    made = constraint_of(params.structured_outputs, llm.tokenizer, lambda: text, deadline=deadline)
+    if made is None:
+        return None
+    submission.compile_time_s = time.perf_counter() - begun_s
+    return ConstraintMasks(made, llm._builder.ends(params))
 
 
 def _streams(options: CallOptions, use: Resolved) -> bool:

@@ -81,9 +81,9 @@ class ResultBuilder:
         self.log = MetricsLog()
         self._token_texts: dict[int, str] = {}  # of tokens that logprobs have named; at most the vocabulary
 
-    def finished(self, request: _core.Request) -> None:
-        """Takes a finished core request's times into the aggregate."""
-        self.log.add(request_metrics(request))
+    def finished(self, submission: Submission) -> None:
+        """Takes a finished request's times into the aggregate."""
+        self.log.add(request_metrics(submission, submission.built))
 
     def output(self, submission: Submission, partial: Mapping[int, PartialOutput] | None = None) -> RequestOutput:
         """The result of a submission; with `partial`, what has arrived of one that still runs."""
@@ -105,7 +105,7 @@ class ResultBuilder:
         known = Known(
             finished=partial is None,
             prompt_logprobs=None if params.prompt_logprobs is None or entries is None else self.prompt_logprobs(entries),
-            metrics=request_metrics(request),
+            metrics=request_metrics(submission, request),
             num_cached_tokens=0 if request is None else request.num_cached_tokens,
         )
         return self.request_output(submission, outputs, known, error)
@@ -254,19 +254,23 @@ def read_tools(submission: Submission, outputs: list[CompletionOutput]) -> None:
         output.content, output.reasoning, output.tool_calls = answer.content, answer.reasoning, answer.tool_calls
 
 
-def request_metrics(request: _core.Request | None) -> RequestMetrics:
-    """Times of a core request; NaN where it has not come so far."""
+def request_metrics(submission: Submission, request: _core.Request | None) -> RequestMetrics:
+    """Times of a request. request: the core's, if it has ended."""
     nan = float("nan")
+    prepared = {"template_time_s": submission.template_time_s, "tokenizer_time_s": submission.tokenizer_time_s}
     if request is None or request.finish_time_s == 0:
-        return RequestMetrics(nan, np.zeros(0, np.float32), nan, nan, nan, 0)
+        return RequestMetrics(nan, np.zeros(0, np.float32), nan, nan, nan, 0, **prepared)
     samples = request.samples
     lazy_numpy.load()  # else the core imports it for the array that it returns, and Ctrl-C could leave it half imported
     times = samples[0].token_times_s if samples else np.zeros(0)
-    e2e = request.finish_time_s - request.arrival_time_s
-    first = request.first_token_time_s - request.arrival_time_s if request.first_token_time_s else nan
-    queue = request.first_scheduled_time_s - request.arrival_time_s if request.first_scheduled_time_s else nan
-    per_token = (e2e - first) / (len(times) - 1) if len(times) > 1 else nan
-    return RequestMetrics(first, np.diff(times).astype(np.float32), per_token, e2e, queue, request.num_preemptions)
+    arrival, end = request.arrival_time_s, request.finish_time_s
+    begun, first = request.first_scheduled_time_s or nan, request.first_token_time_s or nan
+    per_token = (end - first) / (len(times) - 1) if len(times) > 1 else nan
+    return RequestMetrics(
+        first - arrival, np.diff(times).astype(np.float32), per_token, end - arrival, begun - arrival, request.num_preemptions, prefill_time_s=first - begun,
+        decode_time_s=end - first, detokenize_time_s=request.detokenize_time_s, constraint_time_s=submission.compile_time_s + request.constraint_time_s,
+        **prepared,
+    )  # fmt: skip
 
 
 def _make_trace(

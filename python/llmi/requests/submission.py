@@ -68,6 +68,9 @@ class Submission:
     )
     recorded: list[list[int]] = dataclasses.field(default_factory=list)  # outputs that are checked
     tools: ToolChat | None = None  # how its answers are read, if it is a chat
+    template_time_s: float = 0.0
+    tokenizer_time_s: float = 0.0
+    compile_time_s: float = 0.0  # of the grammar, or of waiting for one that another request compiles
 
     @property
     def built(self) -> _core.Request:

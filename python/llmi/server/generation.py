@@ -22,6 +22,7 @@ from llmi.server.limits import ARRIVED, ENTRY_BYTES, LIMITS, Limits
 from llmi.server.parameters import logprob_ids
 from llmi.server.prompts import Prompt
 from llmi.server.served import Served
+from llmi.text.prompts import ChatPrompt
 
 T = TypeVar("T")
 
@@ -109,7 +110,9 @@ class Job:
 
     def reader(self, index: int, output_kind: str) -> RequestStream:
         """The outputs of one prompt; nothing runs before its first step."""
-        prompt: dict[str, Any] = {"prompt_token_ids": self.prompts[index].ids}
+        made = self.prompts[index]
+        prompt = ChatPrompt(prompt_token_ids=made.ids)
+        prompt.template_time_s, prompt.tokenizer_time_s = made.template_time_s, made.tokenizer_time_s
         if self.cache_salt:
             prompt["cache_salt"] = self.cache_salt
         name = self.request_id if self.request_id is None or len(self.prompts) == 1 else f"{self.request_id}-{index}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from starlette.requests import Request
@@ -59,5 +60,8 @@ async def ready(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """Counters of engines and server, for Prometheus."""
     state = state_of(request)
-    text = render(state.models, state.door.num_refused, state.door.num_active, state.receipts.num_failed)
+    ceilings = {
+        model.name: await asyncio.to_thread(model.llm._rates.ceilings) for model in state.models
+    }  # the first time they may be measured
+    text = render(state.models, ceilings, state.door.num_refused, state.door.num_active, state.receipts.num_failed)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

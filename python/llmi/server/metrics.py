@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from llmi.errors import EngineClosedError
@@ -21,6 +22,16 @@ ENGINE = (
     ("iteration_tokens", "gauge", "num_step_rows", "rows of the last step"),
     ("busy_seconds_total", "counter", "busy_time_s", "time of all steps"),
     ("hook_seconds_total", "counter", "hook_time_s", "time of steps in user code"),
+    ("operations_total", "counter", "num_operations", "operations of all steps by arithmetic"),
+    ("read_bytes_total", "counter", "num_read_bytes", "bytes that all steps cannot help reading"),
+)
+#: (name, key of LLM.get_metrics(), what it is), over the time of all steps.
+RATES = (
+    ("requests_per_second", "requests_per_s", "requests that ended, for a second of steps"),
+    ("operations_per_second", "operations_per_s", "operations by arithmetic, for a second of steps"),
+    ("read_bytes_per_second", "read_bytes_per_s", "bytes that steps cannot help reading, for a second of them"),
+    ("operations_share", "operations_share", "operations_per_second over what the machine reaches at most; absent until that was measured"),
+    ("read_bytes_share", "read_bytes_share", "read_bytes_per_second over what the machine reaches at most; absent until that was measured"),
 )
 Labels = Mapping[str, str]
 
@@ -51,10 +62,16 @@ def _histogram(name: str, help: str, found: Iterable[tuple[str, Histogram]]) -> 
         yield f"llmi:{name}_count{_labels({'model_name': model})} {total}"
 
 
-def render(models: Iterable[Served], num_refused: Mapping[int, int], num_active: int, num_failed_receipts: int) -> str:
+def render(
+    models: Iterable[Served],
+    ceilings: Mapping[str, Mapping[str, float]],
+    num_refused: Mapping[int, int],
+    num_active: int,
+    num_failed_receipts: int,
+) -> str:
     """The page.
 
-    num_refused: requests that the guard has refused, by status; num_active: requests under way, of any route; num_failed_receipts: receipts that
+    ceilings: of the machine, as each model's LLM knows them; num_refused: requests that the guard has refused, by status; num_active: requests under way, of any route; num_failed_receipts: receipts that
     could not be written.
     """
     models = list(models)
@@ -67,6 +84,10 @@ def render(models: Iterable[Served], num_refused: Mapping[int, int], num_active:
     lines: list[str] = []
     for name, kind, key, help in ENGINE:
         lines += _family(name, kind, help, [({"model_name": model}, state.stats[key]) for model, state in live.items()])
+    rates = {model.name: model.llm._rates.of(live[model.name].stats, ceilings[model.name]) for model in models if model.name in live}
+    for name, key, help in RATES:
+        known = [({"model_name": model}, values[key]) for model, values in rates.items() if not math.isnan(values[key])]
+        lines += _family(name, "gauge", help, known)
     waiting = [({"model_name": model}, state.num_waiting) for model, state in live.items()]
     lines += _family("num_requests_waiting", "gauge", "requests that no step has begun", waiting)
     usage = [({"model_name": model}, 1 - state.stats["num_free_pages"] / max(1, state.stats["num_pages"])) for model, state in live.items()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import re
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,6 +47,8 @@ class Prompt:
         How answers to a chat are read.
     negative_ids : list of int or None
         Those of a chat's negative_prompt, where it is messages.
+    template_time_s, tokenizer_time_s : float
+        For its metrics.
     """
 
     ids: list[int]
@@ -54,6 +57,8 @@ class Prompt:
     date: str | None = None
     tools: ToolChat | None = None
     negative_ids: list[int] | None = None
+    template_time_s: float = 0.0
+    tokenizer_time_s: float = 0.0
 
     def streams(self, seed: int) -> Streams:
         """How each choice of an answer to it is taken apart."""
@@ -106,9 +111,12 @@ def completion_prompts(model: Served, taken: Taken) -> list[Prompt]:
 
 def _of_text(model: Served, text: str, add_special_tokens: bool, parse_special: bool, name: str = "prompt") -> Prompt:
     text = Text(empty=True).parse(name, text)
+    begun_s = time.perf_counter()
     if add_special_tokens:
-        return Prompt(model.tokenizer.encode_prompt(text, parse_special, model.max_model_len), text)
-    return Prompt(model.tokenizer.encode(text, add_special_tokens=False, parse_special=parse_special), text)
+        ids = model.tokenizer.encode_prompt(text, parse_special, model.max_model_len)
+    else:
+        ids = model.tokenizer.encode(text, add_special_tokens=False, parse_special=parse_special)
+    return Prompt(ids, text, tokenizer_time_s=time.perf_counter() - begun_s)
 
 
 def _of_ids(model: Served, ids: list[Any], name: str = "prompt") -> Prompt:
@@ -217,6 +225,7 @@ def render(model: Served, chat: Chat) -> Prompt:
             tools.messages(messages), template, chat.add_generation_prompt, variables, continue_final_message=chat.continue_final_message
         )
 
+    begun_s = time.perf_counter()
     try:
         rendered = written(messages)
     except ChatTemplateError:  # of a template that goes over the arguments of calls, maybe
@@ -224,7 +233,9 @@ def render(model: Served, chat: Chat) -> Prompt:
             raise
         rendered = written(objects)
     ignored = [*rendered.unused, *(["tools"] if tools.hides_tools else [])]
+    rendered_s = time.perf_counter()
     prompt = Prompt(tokenizer.encode_chat(rendered, chat.add_special_tokens), rendered.text, ignored, date, tools)
+    prompt.template_time_s, prompt.tokenizer_time_s = rendered_s - begun_s, time.perf_counter() - rendered_s
     if isinstance(chat.negative_prompt, list) and chat.negative_prompt and is_message(chat.negative_prompt[0]):
         _render_negative(model, chat, prompt)
     return prompt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -63,6 +64,7 @@ def prompts_of(
     prompts: list[ChatPrompt | LlmiError] = []
     unused: list[list[str]] = []
     for index, chat in enumerate(chats):
+        begun_s = time.perf_counter()
         try:
             rendered = tokenizer.render_chat(
                 chat,
@@ -71,7 +73,10 @@ def prompts_of(
                 arguments,
                 continue_final_message=continue_final_message,
             )
-            prompts.append(ChatPrompt(prompt=rendered.text, prompt_token_ids=tokenizer.encode_chat(rendered)))
+            rendered_s = time.perf_counter()
+            prompt = ChatPrompt(prompt=rendered.text, prompt_token_ids=tokenizer.encode_chat(rendered))
+            prompt.template_time_s, prompt.tokenizer_time_s = rendered_s - begun_s, time.perf_counter() - rendered_s
+            prompts.append(prompt)
             unused.append(rendered.unused)
         except LlmiError as error:
             if len(chats) > 1:

@@ -1,0 +1,54 @@
+#include "model/work.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "kernels/ops/linear.h"
+
+namespace llmi {
+
+WorkCounter::WorkCounter(const ModelWeights& weights, int64_t attention_width) : attention_width_(attention_width) {
+  for (const LayerWeights& layer : weights.layers) {
+    for (const LinearWeights* linear :
+         {&layer.query, &layer.key, &layer.value, &layer.attention_gate, &layer.attention_output, &layer.gate, &layer.up, &layer.down}) {
+      const PackedView view = linear->matrix.view();
+      row_operations_ += 2.0 * static_cast<double>(view.num_rows) * static_cast<double>(view.num_cols);
+      layer_bytes_ += static_cast<double>(linear->matrix.num_bytes());
+    }
+  }
+}
+
+void WorkCounter::AddForward(const ForwardBatch& batch, const KvGroups& groups) {
+  ++done_.num_forwards;
+  done_.num_rows += batch.num_rows();
+  done_.operations += row_operations_ * static_cast<double>(batch.num_rows());
+  done_.read_bytes += layer_bytes_;
+  size_t num_layers = 0;
+  for (const KvGroup& group : groups.groups()) num_layers += group.layers.size();
+  const double layer_kv_bytes = static_cast<double>(groups.BytesPerToken() - groups.DraftBytes(1)) / static_cast<double>(num_layers);
+  for (const KvGroup& group : groups.groups()) {
+    const auto layers = static_cast<double>(group.layers.size());
+    for (const BatchSegment& segment : batch.segments) {
+      double products = 0;  // of a query and a key
+      int64_t last = 0;
+      for (int64_t row = segment.row_begin; row < segment.row_begin + segment.num_rows; ++row) {
+        const int64_t keys = batch.positions[static_cast<size_t>(row)] + 1;
+        products += static_cast<double>(group.window > 0 ? std::min(keys, group.window) : keys);
+        last = std::max(last, keys);
+      }
+      const int64_t seen = group.window > 0 ? std::min(last, group.window + segment.num_rows - 1) : last;
+      done_.operations += 4.0 * layers * static_cast<double>(attention_width_) * products;
+      done_.read_bytes += layers * layer_kv_bytes * static_cast<double>(seen);
+    }
+  }
+}
+
+void WorkCounter::AddHead(const PackedMatrix& matrix, int64_t num_tiles, int64_t num_products) {
+  const PackedView view = matrix.view();
+  const auto tiles = static_cast<double>(NumTiles(view.num_rows));
+  const double tile_products = static_cast<double>(view.num_rows) / tiles * static_cast<double>(view.num_cols);  // of a row and a tile
+  done_.operations += 2.0 * tile_products * static_cast<double>(num_products);
+  done_.read_bytes += static_cast<double>(matrix.num_bytes()) * static_cast<double>(num_tiles) / tiles;
+}
+
+}  // namespace llmi

@@ -1,0 +1,46 @@
+// What a model's forwards cost by arithmetic, whatever they took: operations, and the bytes that they cannot help reading.
+#pragma once
+
+#include <cstdint>
+
+#include "cache/kv_groups.h"
+#include "model/forward_batch.h"
+#include "model/weights.h"
+
+namespace llmi {
+
+// operations: two for each product of a weight and an input, and for each product in attention. read_bytes: each matrix once for each
+// forward, and K and V of the tokens that some row of a segment sees, once.
+struct Work {
+  int64_t num_forwards = 0;
+  int64_t num_rows = 0;  // of them
+  double operations = 0;
+  double read_bytes = 0;
+
+  Work operator-(const Work& earlier) const {
+    return {num_forwards - earlier.num_forwards, num_rows - earlier.num_rows, operations - earlier.operations,
+            read_bytes - earlier.read_bytes};
+  }
+};
+
+// Adds up the work of a decoder. The engine thread alone.
+class WorkCounter {
+ public:
+  // The weights of the layers are read here and not kept. attention_width: query heads * head size.
+  WorkCounter(const ModelWeights& weights, int64_t attention_width);
+
+  // The layers' part of a forward.
+  void AddForward(const ForwardBatch& batch, const KvGroups& groups);
+  // The head's part: num_tiles tiles of `matrix` were read, and their rows multiplied with num_products pairs of a tile and a hidden row.
+  void AddHead(const PackedMatrix& matrix, int64_t num_tiles, int64_t num_products);
+
+  const Work& done() const { return done_; }
+
+ private:
+  const int64_t attention_width_;
+  double row_operations_ = 0;  // of one row in the matrices of all layers
+  double layer_bytes_ = 0;     // of the matrices of all layers
+  Work done_;
+};
+
+}  // namespace llmi
