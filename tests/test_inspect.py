@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from llmi.models.inspection import (
     decode_flops,
@@ -17,6 +19,7 @@ from llmi.models.inspection import (
     tokens_that_fit,
     windowed_kv_bytes,
 )
+from llmi.testing import tiny_model
 
 
 def test_published_numbers() -> None:
@@ -47,6 +50,17 @@ def test_the_one_sum(tmp_path: Path) -> None:
         for name, size in zip(("weights", "cache of 2,048 tokens", "activations", "overhead"), parts, strict=True)
     )
     assert f"  in all       {shown} (Python, tokenizer) = {sum(parts) / 1e6:,.1f} MB\n" in str(report)
+
+
+def test_what_is_left_out_does_not_count(tmp_path: Path) -> None:
+    """A stored mask, or the tensors of images, are no parameters of the text model."""
+    directory = tiny_model(path=tmp_path)
+    plain = inspect_model(directory)
+    tensors = load_file(directory / "model.safetensors")
+    save_file({**tensors, "extra.mask": np.ones((64, 64), np.uint8)}, directory / "model.safetensors")
+    report = inspect_model(directory, hf_overrides={"extra.*": None})
+    assert (report.num_params, report.weight_bytes) == (plain.num_params, plain.weight_bytes)
+    assert inspect_model(directory).num_params == plain.num_params + 64 * 64
 
 
 def test_operations() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from llmi import _core
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError, from_core
 from llmi.families import ModelSpec, spec_of
+from llmi.families.inert import matches
 from llmi.models import layout
 from llmi.models.files import open_model
 from llmi.models.info import unpacked_of, unpacked_text
@@ -231,7 +232,7 @@ def inspect_model(
         spec = spec_of(core, overrides)
         text = spec.to_json()
         if config_file is None:
-            tensors = _core.model_tensors(core, spec.quantization)
+            tensors = _loaded(_core.model_tensors(core, spec.quantization), spec)
         else:
             tensors, assumed = _tensors_of(config_file, text)
         config = _core.spec_numbers(text, str(path))
@@ -249,6 +250,12 @@ def inspect_model(
             "dtype",
         )
     return report
+
+
+def _loaded(stored: list[_core.TensorInfo], spec: ModelSpec) -> list[_core.TensorInfo]:
+    """The file's tensors without those that the model leaves out: stored masks, parts of other models."""
+    own = spec.tensor_names()
+    return [tensor for tensor in stored if tensor.name in own or not any(matches(pattern, tensor.name) for pattern in spec.ignored_tensors)]
 
 
 def _config_alone(path: Path) -> Path | None:
