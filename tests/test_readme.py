@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
 import pytest
+
+import llmi
 
 ROOT = Path(__file__).parent.parent
 
@@ -18,10 +21,23 @@ def test_python_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     for block in blocks:
         exec(compile(block, "README.md", "exec"), namespace)
     out = capsys.readouterr().out
+    assert out.splitlines()[0] == "The capital of France is Paris."
     assert "\nTrue\n" in out and out.splitlines()[-2:] == ["True", "True"]
     assert (tmp_path / "fig3.json").is_file()
     namespace["llm"].close()  # type: ignore[attr-defined]
     namespace["small"].close()  # type: ignore[attr-defined]
+
+
+def test_the_question_online(smollm_path: Path) -> None:
+    """AsyncLLM with default settings gives the README's answer; tests/test_cli.py and test_server_clients.py ask `llmi chat` and `llmi serve`."""
+
+    async def ask() -> str:
+        async with llmi.AsyncLLM(kv_cache_memory_bytes=1 << 27) as engine:
+            async for output in engine.chat("What is the capital of France?", temperature=0):
+                last = output
+        return last.text
+
+    assert asyncio.run(ask()) == "The capital of France is Paris."
 
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

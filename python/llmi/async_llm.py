@@ -139,7 +139,7 @@ class AsyncLLM(StaysHere):
 
     def chat(
         self,
-        messages: list[dict[str, Any]],
+        messages: str | list[dict[str, Any]],
         sampling_params: SamplingParams | BeamSearchParams | None = None,
         request_id: str | None = None,
         *,
@@ -154,8 +154,8 @@ class AsyncLLM(StaysHere):
         number = next(self._numbers)
 
         def make(queued_s: float) -> Call:
-            if not is_chat(messages):
-                raise InvalidParamsError(f"messages must be one chat, a list of dicts with 'role', not {show(messages)}", "messages")
+            if not isinstance(messages, str) and not is_chat(messages):
+                raise InvalidParamsError(f"messages must be a text or one chat, a list of dicts with 'role', not {show(messages)}", "messages")
             kind = CallOptions(stream=True, arrival=number, queued_s=queued_s)
             return _checked(chat_call(self.llm, messages, sampling_params, chat_args, chat, kind))
 

@@ -311,7 +311,7 @@ class LLM(StaysHere, LabCalls, ModelRows):
 
     def chat(
         self,
-        messages: list[Message] | list[list[Message]],
+        messages: str | list[Message] | list[list[Message]],
         sampling_params: Params | None = None,
         *,
         chat_template: str | os.PathLike[str] | None = None,
@@ -328,8 +328,8 @@ class LLM(StaysHere, LabCalls, ModelRows):
 
         Parameters
         ----------
-        messages : list of dict, or list of these
-            Each message has "role" and "content": text, or a list of parts of type "text".
+        messages : list of dict, list of these, or str
+            A text is one message of the user. Each message has "role" and "content": text, or a list of parts of type "text".
         chat_template : str or path, optional
             A template, the path of a file with one, or the name of one of the model's; see Tokenizer.apply_chat_template.
         add_generation_prompt, continue_final_message : bool

@@ -14,7 +14,7 @@ namespace llmi {
 class DraftRunners {
  public:
   DraftRunners(const KernelContext& context, Decoder& decoder, KvCache& cache)
-      : decoder_(decoder), eagle_(context, decoder, cache), medusa_(context, decoder) {}
+      : decoder_(decoder), context_(OfDrafts(context)), eagle_(context_, decoder, cache), medusa_(context_, decoder) {}
 
   // Those for which something was loaded.
   DraftHeads heads() { return {decoder_.eagle() == nullptr ? nullptr : &eagle_, decoder_.medusa() == nullptr ? nullptr : &medusa_}; }
@@ -30,7 +30,14 @@ class DraftRunners {
   }
 
  private:
+  // Heads only propose, and each step waits for them: they read one-byte codes whatever the target reads, as draft models do.
+  static KernelContext OfDrafts(KernelContext context) {
+    context.wide_activations = false;
+    return context;
+  }
+
   const Decoder& decoder_;
+  const KernelContext context_;
   EagleRunner eagle_;
   MedusaRunner medusa_;
 };

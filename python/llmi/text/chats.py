@@ -19,10 +19,12 @@ def is_chat(value: object) -> bool:
 
 
 def as_chats(messages: object) -> list[Any]:
-    """One chat, or several, as a list of chats. Raises ChatTemplateError for what is neither."""
+    """One chat, or several, as a list of chats; a text is one message of the user. Raises ChatTemplateError for what is none of these."""
+    if isinstance(messages, str):
+        return [[{"role": "user", "content": messages}]]
     if not isinstance(messages, list | tuple):
         raise ChatTemplateError(
-            f"messages must be a chat (a list of dicts with 'role' and 'content') or a list of chats, not {type(messages).__name__} ({show(messages)})"
+            f"messages must be a text, a chat (a list of dicts with 'role' and 'content') or a list of chats, not {type(messages).__name__} ({show(messages)})"
         )
     if not messages:
         raise ChatTemplateError("messages is empty: a chat is a list of at least one message")
