@@ -155,7 +155,9 @@ class AsyncLLM(StaysHere):
 
         def make(queued_s: float) -> Call:
             if not isinstance(messages, str) and not is_chat(messages):
-                raise InvalidParamsError(f"messages must be a text or one chat, a list of dicts with 'role', not {show(messages)}", "messages")
+                raise InvalidParamsError(
+                    f"messages must be a text or one chat, a list of dicts with 'role', not {show(messages)}", "messages"
+                )
             kind = CallOptions(stream=True, arrival=number, queued_s=queued_s)
             return _checked(chat_call(self.llm, messages, sampling_params, chat_args, chat, kind))
 
