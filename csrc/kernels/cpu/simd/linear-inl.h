@@ -12,9 +12,10 @@ namespace {
 // 4 KB page and resumes in the next one. The bytes after a thread's task belong to its next task.
 constexpr int64_t kPrefetchBytes = 7 * 1024;
 // True if the kernel prefetches explicitly. False for one row of plain blocks on CPUs where the hardware prefetcher alone is faster
-// (the instruction set's kHardwarePrefetchesOneRow). Super-blocks take longer to unpack, so they are always prefetched.
-template <PackedType T, int MR>
-constexpr bool kPrefetchesWeights = MR > 1 || IsSuperBlockPacked(T) || !kHardwarePrefetchesOneRow;
+// (the instruction set's kHardwarePrefetchesOneRow). Super-blocks, which take longer to unpack, and codes of two bytes, whose products take
+// longer, are always prefetched.
+template <PackedType T, int MR, ActivationForm kForm>
+constexpr bool kPrefetchesWeights = MR > 1 || IsSuperBlockPacked(T) || kForm == ActivationForm::kTwoBytes || !kHardwarePrefetchesOneRow;
 
 // Adds the dots of MR rows with the halves of a block, each of which has a scale of its own.
 template <PackedType T, int MR, ActivationForm kForm>
@@ -76,7 +77,7 @@ template <PackedType T, int MR, ActivationForm kForm>
   for (int64_t first = 0; first < num_blocks; first += kBlocks, group += PackedGroupBytes(T)) {
     const SuperScales<T> super(group);
     for (int64_t block = 0; block < kBlocks; ++block, x.template Next<kForm>()) {
-      if (kPrefetchesWeights<T, MR> && row == 0) PrefetchBytes(group + block * kShare + kPrefetchBytes, kShare);
+      if (kPrefetchesWeights<T, MR, kForm> && row == 0) PrefetchBytes(group + block * kShare + kPrefetchBytes, kShare);
       AddBlock<T, MR, kForm>(group, block, super, lookup, x, sums, sums);
     }
   }
