@@ -38,7 +38,7 @@ async def tokenize(request: Request) -> Response:
     ids = prompt.ids
     answer: dict[str, Any] = {"count": len(ids), "max_model_len": model.max_model_len, "tokens": ids, "token_strs": None}
     if taken.flag("return_token_strs"):
-        answer["token_strs"] = [model.text_of([token], skip_special_tokens=False) for token in ids]
+        answer["token_strs"] = await prepare(request, taken, lambda: [model.text_of([token], skip_special_tokens=False) for token in ids])
     return json_response({**answer, "llmi": {"ignored": [*taken.ignored, *prompt.ignored], "date": prompt.date}})
 
 
