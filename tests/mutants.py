@@ -23,6 +23,7 @@ from mutants_constraints import CONSTRAINTS
 from mutants_decoder import DECODER
 from mutants_drafters import DRAFTERS
 from mutants_eagle import EAGLE
+from mutants_ends import ENDS
 from mutants_heads import HEADS
 from mutants_hidden import HIDDEN
 from mutants_lab import LAB
@@ -249,6 +250,7 @@ MUTANTS = [
     *BEAMS,
     *DRAFTERS,
     *EAGLE,
+    *ENDS,
     *MEDUSA,
     *CONSTRAINTS,
     *ROWS,

@@ -448,7 +448,8 @@ APPLIED: dict[str, tuple[Any, dict[str, Any]]] = {
 
 #: Of every other field: a value that is refused.
 REFUSED: dict[str, Any] = {
-    "n": 2, "stop": ["x"], "include_stop_str_in_output": True, "mirostat": 2, "mirostat_tau": 3.0, "mirostat_eta": 0.2, "adaptive_p": 0.0,
+    "n": 2, "stop": ["x"], "stop_regex": "x", "repetition_detection": {"max_pattern_size": 2, "min_count": 3}, "thinking_token_budget": 3,
+    "logprob_token_ids": [1], "include_stop_str_in_output": True, "mirostat": 2, "mirostat_tau": 3.0, "mirostat_eta": 0.2, "adaptive_p": 0.0,
     "adaptive_p_decay": 0.5, "guidance_scale": 3.0, "negative_prompt": [1, 2], "dola_layers": [1], "dola_rule": "transformers", "penalty_alpha": 0.5,
     "structured_outputs": NoRepeats(), "stopping_criteria": [lambda context: False], "sampler": lambda context, law: 1, "logprobs": 0, "prompt_logprobs": 0,
     "detokenize": False, "output_kind": "delta",

@@ -14,8 +14,8 @@ _REFUSED = {
     "stop_regex": _ENDS,
     "repetition_detection": _ENDS,
     "stopping_criteria": _ENDS,
-    "logprobs": _NO_PLACE,
     "logprob_token_ids": _NO_PLACE,
+    "logprobs": _NO_PLACE,
     "prompt_logprobs": _NO_PLACE,
 }
 

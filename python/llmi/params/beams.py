@@ -163,8 +163,8 @@ class BeamSearchParams:
     structured_outputs: StructuredOutputsParams | Mapping[str, Any] | Constraint[Any] | None = None
     logits_processors: LogitsProcessor | Iterable[LogitsProcessor] = ()
     stopping_criteria: StoppingCriterion | Iterable[StoppingCriterion] = ()
-    logprobs: int | None = None
     logprob_token_ids: list[int] | None = None
+    logprobs: int | None = None
     prompt_logprobs: int | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True

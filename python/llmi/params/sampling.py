@@ -252,8 +252,8 @@ class SamplingParams:
     logits_processors: LogitsProcessor | Iterable[LogitsProcessor] = ()
     stopping_criteria: StoppingCriterion | Iterable[StoppingCriterion] = ()
     sampler: Callable[[TokenContext, F32], int] | None = None
-    logprobs: int | None = None
     logprob_token_ids: list[int] | None = None
+    logprobs: int | None = None
     prompt_logprobs: int | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
