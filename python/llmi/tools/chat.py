@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import threading
 import time
@@ -37,7 +38,7 @@ from llmi.tools.stream import AnswerFormat, ToolStream
 #: In the order in which they are compared with a template.
 FORMATS = (FUNCTIONGEMMA, HERMES, LLAMA, PYTHONIC, GENERIC)
 _MAX_CHECKED = 1024  # functions whose parameters are known to be enforceable, for each tokenizer
-_checked: weakref.WeakKeyDictionary[Tokenizer, OrderedDict[str, None]] = weakref.WeakKeyDictionary()
+_checked: weakref.WeakKeyDictionary[Tokenizer, OrderedDict[bytes, None]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -210,7 +211,7 @@ def _check(tokenizer: Tokenizer, form: ToolFormat, functions: list[Function], ma
     with _lock:
         known = _checked.setdefault(tokenizer, OrderedDict())
     for function in functions:
-        key = json.dumps([form.name, function.name, function.parameters])
+        key = hashlib.sha256(json.dumps([form.name, function.name, function.parameters]).encode()).digest()
         if key in known:
             continue
         grammar = answer_grammar(form, [function], Choice("named", function.name), False, marks, budget)
