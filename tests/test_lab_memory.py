@@ -166,7 +166,7 @@ def test_a_seed_of_the_parameters_counts(tiny: LLM) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("n", 4), ("stop", ["x"]), ("stopping_criteria", [lambda context: False]), ("logprobs", 0), ("prompt_logprobs", 1)],
+    [("n", 4), ("stop", ["x"]), ("stopping_criteria", [lambda context: False])],
 )
 def test_what_one_draw_cannot_honour_is_refused(tiny: LLM, name: str, value: Any) -> None:
     """The law itself has no place for these, so that probs takes them."""
@@ -176,7 +176,7 @@ def test_what_one_draw_cannot_honour_is_refused(tiny: LLM, name: str, value: Any
         sequence.sample(params)
     assert error.value.parameter == name
     assert np.array_equal(sequence.probs(params), sequence.probs(SamplingParams()))
-    sequence.sample(SamplingParams(max_tokens=1, stop_token_ids=[5], min_tokens=1, detokenize=False))
+    sequence.sample(SamplingParams(max_tokens=1, stop_token_ids=[5], min_tokens=1, detokenize=False, logprobs=2, prompt_logprobs=1))
 
 
 def test_a_look_at_the_law_draws_nothing(tiny: LLM) -> None:

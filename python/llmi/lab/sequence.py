@@ -262,7 +262,8 @@ class TokenSequence(StaysHere, HeldPrompt):
 
         What mirostat and adaptive_p remember, and `context.state`, follow the drawn token once that token is appended; `probs` changes nothing.
         The noise is that of the sequence's seed, or of the parameters' own where they have one. max_tokens, stop_token_ids and end-of-text end
-        nothing here: the caller sees the token. What a single draw cannot honour (n, stop, stopping_criteria, logprobs, prompt_logprobs) is refused.
+        nothing here: the caller sees the token. What it cannot honour (n, stop, stop_regex, repetition_detection,
+        stopping_criteria) is refused. Log-probabilities are not part of what it returns: log_softmax(sequence.logits) and probs() have them.
         """
         params = self._resolved(sampling_params)
         if not self._drafts:  # a draft model's sequence has all parameters of its request

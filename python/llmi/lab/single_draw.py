@@ -6,7 +6,6 @@ from llmi.base.kinds import show
 from llmi.errors import UnsupportedCombinationError
 from llmi.params.sampling import SamplingParams
 
-_NO_PLACE = "it gives a token alone; log_softmax(sequence.logits) and probs() have the numbers"
 _ENDS = "it ends no text; look at the sequence's output_text after each token"
 _REFUSED = {
     "n": "it draws one token; fork() the sequence for more, each fork has noise of its own",
@@ -14,9 +13,6 @@ _REFUSED = {
     "stop_regex": _ENDS,
     "repetition_detection": _ENDS,
     "stopping_criteria": _ENDS,
-    "logprob_token_ids": _NO_PLACE,
-    "logprobs": _NO_PLACE,
-    "prompt_logprobs": _NO_PLACE,
 }
 
 
@@ -24,6 +20,5 @@ def check_single_draw(params: SamplingParams) -> None:
     """Raises for the first parameter that `TokenSequence.sample` would drop."""
     for name, why in _REFUSED.items():
         value = getattr(params, name)
-        asked = {"n": value != 1, "logprobs": value is not None, "prompt_logprobs": value is not None}.get(name, bool(value))
-        if asked:
+        if value != 1 if name == "n" else value:
             raise UnsupportedCombinationError(f"{name} = {show(value)} does not work with sample(): {why}", name, "sample")

@@ -12,9 +12,9 @@ import resource
 import signal
 import sys
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-_vocabularies: dict[str, Any] = {}
+_vocabularies: dict[str, object] = {}
 
 
 class _Bytes:
@@ -39,7 +39,7 @@ class _Bytes:
         return [places[bytes([byte])] for byte in data if bytes([byte]) in places]
 
 
-def _tokenizer(num_tokens: int, special: dict[str, int]) -> Any:
+def _tokenizer(num_tokens: int, special: dict[str, int]) -> object:
     """The library's tokenizer for a model's number of tokens; the last one is kept. Its making is not limited."""
     import llguidance
 
@@ -47,8 +47,7 @@ def _tokenizer(num_tokens: int, special: dict[str, int]) -> Any:
     if key not in _vocabularies:
         _vocabularies.clear()
         _limit_memory(None)
-        made: Any = _Bytes(num_tokens + 1, special)
-        _vocabularies[key] = llguidance.LLTokenizer(made, n_vocab=num_tokens + 1, eos_token=[num_tokens])
+        _vocabularies[key] = llguidance.LLTokenizer(_Bytes(num_tokens + 1, special), n_vocab=num_tokens + 1, eos_token=[num_tokens])
     return _vocabularies[key]
 
 
@@ -62,7 +61,7 @@ def _limit_memory(more: int | None) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 
 
-def _compile(tokenizer: Any, num_tokens: int, grammar: str) -> None:
+def _compile(tokenizer: object, num_tokens: int, grammar: str) -> None:
     import llguidance
 
     matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0)
