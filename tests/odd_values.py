@@ -152,7 +152,7 @@ FAMILIES = {
     "maybe integer": maybe(integer), "maybe number": maybe(number), "maybe flag": maybe(flag), "maybe text": maybe(text), "maybe ids": maybe(ids), "maybe biases": maybe(biases),
     "texts": maybe(either(text, every(text))), "words": maybe(either(text, every(either(text, ids)))), "integer or ids": maybe(either(integer, ids)), "hook": maybe(hook), "hooks": maybe(either(hook, every(hook))),
     "integer or each": either(integer, ids), "texts or none": either(text, every(text)), "objects": maybe(every(lambda value: False)),
-    "empty chats": lambda value: listed(value) == [],
+    "text or empty chats": lambda value: text(value) or listed(value) == [],
     "content": maybe(either(text, every(text))), "names": maybe(lambda value: isinstance(value, dict) and all(isinstance(key, str) for key in value)), "path or text": either(maybe(text), lambda value: isinstance(value, Path)), "empty": empty, "of none": of_none, "lists of ids": ids_of_ids, "hook or of none": either(hook, of_none), "policy": lambda value: False,
 }  # fmt: skip
 
@@ -185,6 +185,7 @@ PARAMETERS = {
     "max_new_tokens": "maybe integer", "min_new_tokens": "maybe integer", "stop_strings": "texts", "num_return_sequences": "maybe integer", "suppress_tokens": "maybe ids", "sequence_bias": "empty", "bad_words_ids": "lists of ids",
     "do_sample": "maybe flag", "typical_p": "maybe number", "num_beams": "maybe integer", "use_cache": "maybe flag", "pad_token_id": "maybe integer", "no_repeat_ngram_size": "maybe integer",
     "early_stopping": "maybe flag", "guidance_scale": "maybe number", "streamer": "nothing", "max_length": "nothing", "xtc_threshold": "maybe number",
+    "stop_regex": "texts", "thinking_token_budget": "maybe integer", "repetition_detection": "empty", "logprob_token_ids": "maybe ids", "token_ids_logprob": "maybe ids",
     "negative_prompt": "maybe prompt", "negative_prompt_ids": "maybe prompt", "dola_layers": "maybe ids", "dola_rule": "objects",
     "typical": "maybe number", "adaptive_target": "maybe number", "adaptive_decay": "maybe number", "mirostat_mode": "maybe integer", "repeat_last_n": "maybe integer",
 }  # fmt: skip
@@ -256,7 +257,7 @@ CALLS = [
     target("SamplingParams.replace.top_k", "maybe integer", lambda llm, value: llm.generate([5], SamplingParams(max_tokens=1).replace(top_k=value))),
     target("stream.prompts", "prompts", lambda llm, value: list(llm.stream(value, max_tokens=1)), "prompt", "chat"),
     target("stream.temperature", "maybe number", lambda llm, value: list(llm.stream([5], max_tokens=1, temperature=value))),
-    target("chat.messages", "empty chats", lambda llm, value: llm.chat(value, max_tokens=1), "message", "chat"),
+    target("chat.messages", "text or empty chats", lambda llm, value: llm.chat(value, max_tokens=1), "message", "chat", "prompt"),
     target("chat.messages[0]", "objects", lambda llm, value: llm.chat([value], max_tokens=1), "message", "chat"),
     target("chat.content", "content", lambda llm, value: llm.chat([{"role": "user", "content": value}], max_tokens=1), "content", "message", "prompt"),
     target("chat.role", "text", lambda llm, value: llm.chat([{"role": value, "content": "a"}], max_tokens=1), "role", "message"),

@@ -167,7 +167,7 @@ def test_a_path_for_an_llm(model: Path, tmp_path: Path) -> None:
 WRONG_CHATS: list[tuple[Any, str]] = [
     ([], "empty"),
     ({"role": "user", "content": "x"}, "dict"),
-    ("hello", "str"),
+    (b"hello", "bytes"),
     (5, "int"),
     (None, "NoneType"),
     ([*USER, USER], "mixes"),
@@ -188,6 +188,13 @@ WRONG_CHATS: list[tuple[Any, str]] = [
 def test_malformed_chats_are_named(llm: LLM, chat: Any, message: str) -> None:
     with pytest.raises(ChatTemplateError, match=message):
         llm.chat(chat, chat_template=SHOW, max_tokens=1)
+
+
+def test_a_text_is_a_chat_of_one_message(llm: LLM) -> None:
+    answers = [
+        llm.chat(chat, chat_template=SHOW, max_tokens=4, temperature=0) for chat in ("hello", [{"role": "user", "content": "hello"}])
+    ]
+    assert answers[0] == answers[1] and answers[0][0].prompt_token_ids == answers[1][0].prompt_token_ids
 
 
 def test_a_bad_chat_ends_alone(llm: LLM) -> None:

