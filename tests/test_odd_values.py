@@ -76,8 +76,8 @@ def same(field: str, given: Any, resolved: Any) -> bool:
         return bool(resolved == SAMPLING[field].default or field == "max_tokens" or field == "seed")
     if field == "seed" and given == -1:
         return type(resolved) is int
-    if field == "thinking_token_budget" and given == -1:
-        return resolved is None  # both: no limit
+    if (field, given) in (("thinking_token_budget", -1), ("repetition_detection", {})):
+        return resolved is None  # both are off
     if isinstance(resolved, list) and not isinstance(given, list):
         entries = listed(given)
         given = [given] if entries is None else sorted(entries) if isinstance(given, set) else entries
