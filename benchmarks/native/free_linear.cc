@@ -45,7 +45,7 @@ template <PackedType T, int MR, bool kFine, int kChains, bool kMinimaApart>
     minima[m] = Zero();
   }
   const auto add_block = [&](F32x16* chain) {
-    if (kPrefetchesWeights<T, MR> && row == 0) PrefetchBytes(data + kPrefetchBytes, kBlockBytes);
+    if (kPrefetchesWeights<T, MR, kForm> && row == 0) PrefetchBytes(data + kPrefetchBytes, kBlockBytes);
     AddBlock<T, MR, kForm>(data, 0, SuperScales<T>(data), lookup, x, chain, kMinimaApart ? minima : chain);
     data += kBlockBytes;
     x.template Next<kForm>();
