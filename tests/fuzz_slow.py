@@ -29,7 +29,7 @@ Body = tuple[str, Any]  # a route, and its body: JSON, or bytes as they are
 
 
 def fill(make: Callable[[int], Any], size: int = SIZE) -> Any:
-    """What `make` makes of the count with which it has about so many bytes as JSON."""
+    """What `make` returns for the count that gives about this number of bytes as JSON."""
     each = max(1, (len(json.dumps(make(64))) - len(json.dumps(make(32)))) // 32)
     return make(max(1, (size - len(json.dumps(make(0)))) // each))
 

@@ -20,7 +20,7 @@ ACTIVATION_BITS = [
     ("draft_models_take_sixteen", "python/llmi", "__init__", '{"activation_bits": DRAFT_BITS, **engine_args}', "engine_args", _TESTS),
     ("drafts_in_eight_bits_alone", "python/llmi", "__init__", 'ACTIVATION_BITS.parse("activation_bits", activation_bits)', "8", _TESTS),
     ("one_product_for_two_bytes", "python/llmi", "dots_of_a_weight", "return 2", "return 1", _TESTS),
-    ("inspect_reckons_with_one_byte", "python/llmi", "inspect_model", "STEP_TOKENS, activation_bits or 16)", "STEP_TOKENS, 8)", _TESTS),
+    ("inspect_reckons_with_one_byte", "python/llmi", "inspect_model", "STEP_TOKENS, bits)", "STEP_TOKENS, 8)", _TESTS),
     ("one_table_of_costs", "csrc/engine", "StepCosts::Recorded", "return context.wide_activations ? wide_costs : costs;", "return context.wide_activations && kCostRounds < 0 ? wide_costs : costs;", _TESTS),
     ("the_wide_table_for_floats", "csrc/engine", "Describe", "context_.wide_activations && info_.has_quantized_layers", "context_.wide_activations", _TESTS),
 ]  # fmt: skip

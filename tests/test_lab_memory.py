@@ -28,7 +28,7 @@ def in_place(context: TokenContext, logits: Any) -> None:
 
 
 def drawn_by_turns(context: TokenContext, law: Any) -> int:
-    """A sampler with a memory: the likeliest token and the one after it, by turns."""
+    """A sampler with a memory: the likeliest token and the one after it, alternately."""
     context.state["turn"] = context.state.get("turn", 0) + 1
     return int(np.argsort(-law, kind="stable")[context.state["turn"] % 2])
 

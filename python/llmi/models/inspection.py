@@ -220,7 +220,7 @@ def inspect_model(
     """
     if not 1 <= num_tokens <= MOST_TOKENS:
         raise InvalidParamsError(f"tokens must lie in [1, {MOST_TOKENS:,}], not {num_tokens:,}", "tokens")
-    overrides = overrides_text(hf_overrides)
+    overrides, bits = overrides_text(hf_overrides), activation_bits or 16
     config_file = _config_alone(path)
     try:
         if config_file is None:
@@ -236,12 +236,10 @@ def inspect_model(
         else:
             tensors, assumed = _tensors_of(config_file, text)
         config = _core.spec_numbers(text, str(path))
-        workspace_bytes = _core.workspace_bytes(text, str(path), STEP_TOKENS, activation_bits or 16)
+        workspace_bytes = _core.workspace_bytes(text, str(path), STEP_TOKENS, bits)
     except _core.CoreError as error:
         raise from_core(error, path) from None
-    report = ModelReport(
-        path, config, tensors, kv_cache_dtype, num_tokens, workspace_bytes, list_tensors, assumed, activation_bits or 16, spec
-    )
+    report = ModelReport(path, config, tensors, kv_cache_dtype, num_tokens, workspace_bytes, list_tensors, assumed, bits, spec)
     if activation_bits == 16 and not report.has_quantized_layers:
         types = ", ".join(sorted({tensor.dtype for tensor in tensors}))
         raise UnsupportedCombinationError(
