@@ -289,7 +289,7 @@ def part(name: str, measure: Callable[[], Any]) -> Any:
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    # Before anything is tuned: what the promise's rules for this GPU rest on (docs/decisions/0022).
+    # Before anything is tuned: what the promise's rules for this GPU rest on (docs/decisions/0014).
     instructions = _core.testing.probe_matrix_instructions() if device() == "cuda" else {}
     for name, answers in instructions.items():
         print(name, answers)

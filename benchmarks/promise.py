@@ -10,7 +10,7 @@ that nothing hides behind the memory that two share. Each round times all varian
 round (median of its time over the engine's) is judged by the other rounds, and the other way about: who is picked by luck is not judged by it.
 
 Two costs. `cost` is against any order. `cost_as_accurate` is against orders that lie no further from float64 than the engine's: sums of
-float weights in blocks of 32 columns are there for accuracy, and would be there without the promise (docs/decisions/0002).
+float weights in blocks of 32 columns are there for accuracy, and would be there without the promise (docs/decisions/0001).
 Ops without sums have no order to free.
 """
 

@@ -34,6 +34,14 @@ def test_named_files_exist(page: str) -> None:
     assert not missing, f"{page} names files that are not there: {missing}"
 
 
+def test_paragraphs_are_short() -> None:
+    """A paragraph, or an item of a list, has at most 450 characters; tables, code and headings do not count."""
+    for page in sorted((parameters_page.PAGE.parent / "decisions").glob("*.md")):
+        text = re.sub(r"^```.*?^```|^ *(\||#).*?$", "\n", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        for paragraph in re.split(r"\n\s*\n|\n(?= *(?:[-*]|\d+\.) )", text):
+            assert len(" ".join(paragraph.split())) <= 450, f"{page.name}: {paragraph}"
+
+
 def test_metrics_page_lists_all_metrics() -> None:
     tables = (parameters_page.PAGE.parent / "metrics.md").read_text(encoding="utf-8").split("## ")[1:]
     rows = [re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE) for table in tables]

@@ -218,7 +218,7 @@ void RegisterDeviceProbes(py::module_& module) {
              py::arg("num_rows"), py::arg("num_heads"), py::arg("num_kv_heads"), py::arg("head_dim"),
              "Seconds of one layer's attention on the device, for the last num_rows tokens of each context.");
   module.def("probe_matrix_instructions", &ProbeMatrixInstructions,
-             "What the first GPU's matrix instructions do with bits (docs/decisions/0022), by instruction.");
+             "What the first GPU's matrix instructions do with bits (docs/decisions/0014), by instruction.");
   module.def(
       "ask_matrix_product",
       [](const py::function& product, int64_t num_columns) { return AnswersOf(AskMatrixInstruction(InstructionOf(product, num_columns))); },

@@ -21,7 +21,7 @@
 namespace llmi {
 
 // Which slots of a sequence hold a drafter's K and V (KvGroups::draft_layer). Slot s holds those of the row that reads token s and the
-// target's hidden row of token s - 1, so a block's depend on the tokens up to its end alone; slot 0 has none. decisions/0054.
+// target's hidden row of token s - 1, so a block's depend on the tokens up to its end alone; slot 0 has none. decisions/0006.
 struct DraftSlots {
   enum class Use : uint8_t {
     kNone,          // no drafter reads them

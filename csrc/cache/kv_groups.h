@@ -15,7 +15,7 @@ namespace llmi {
 // name: float16, bfloat16, float32, int8 or fp8; throws Error(kInvalidArgument) for another.
 KvType ParseKvType(const std::string& name);
 
-// The K and V that a drafter keeps of each token, in addition to the model's (decisions/0054). num_kv_heads 0: there is no such drafter.
+// The K and V that a drafter keeps of each token, in addition to the model's (decisions/0006). num_kv_heads 0: there is no such drafter.
 struct DraftKvShape {
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;  // a multiple of 16

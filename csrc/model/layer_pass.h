@@ -34,7 +34,7 @@ struct RowRange {
 };
 
 // Makes room for the forms of num_rows rows that the matrices `readers` need. The result is valid until the next call with this room.
-// fine: one scale for each 16 columns (decisions/0013).
+// fine: one scale for each 16 columns (decisions/0001).
 LinearInput MakeInput(const KernelContext& context, int64_t num_rows, std::initializer_list<const PackedMatrix*> readers, bool fine,
                       FormsRoom& room);
 

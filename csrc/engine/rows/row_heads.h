@@ -15,7 +15,7 @@
 
 namespace llmi {
 
-// A head of more tiles than this share of all is computed whole: several whole rows read the matrix once (decisions/0044).
+// A head of more tiles than this share of all is computed whole: several whole rows read the matrix once (decisions/0012).
 constexpr int64_t kSmallHeadShare = 4;
 
 class RowHeads {

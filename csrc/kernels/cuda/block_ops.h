@@ -2,7 +2,7 @@
 // on the host plain loops with the same contract.
 //
 // value(thread) is called once for each thread. The operations may take values in any order, so they are for integers, maxima and minima,
-// where that changes no bit; sums of floats that decide anything keep the order of their header (docs/decisions/0015). Every thread calls,
+// where that changes no bit; sums of floats that decide anything keep the order of their header (docs/decisions/0014). Every thread calls,
 // blocks have kOpThreads threads, and a barrier follows each operation. A room may serve one operation after the other.
 #pragma once
 

@@ -1,5 +1,5 @@
 // Measures how a GPU's matrix instructions round and order sums: the properties on which the promise's rules for CUDA rest. Run once on a
-// new kind of GPU, before anything is tuned for it (docs/decisions/0022).
+// new kind of GPU, before anything is tuned for it (docs/decisions/0014).
 #pragma once
 
 #include <cstdint>

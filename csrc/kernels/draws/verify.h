@@ -1,6 +1,6 @@
 // verify: accepts or rejects drafted tokens, one after the other, by the law of their row (rule: speculative/verify.h). Host and device
 // share these functions, so both judge a row with the same bits.
-// A row's law is its probabilities after processing, in float64 (docs/decisions/0007): the weights exp(law - peak), 0 where cut, divided by
+// A row's law is its probabilities after processing, in float64 (docs/decisions/0003): the weights exp(law - peak), 0 where cut, divided by
 // their sum. A sum runs over 512 lanes, lane = id mod 512, each in the order of its ids; the lanes are folded by halves: 256, 128, ..., 1.
 #pragma once
 

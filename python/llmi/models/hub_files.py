@@ -1,6 +1,6 @@
 """Which files of a hub repository are the model. Names only: nothing is fetched here.
 
-docs/decisions/0030-names-of-models-and-files-taken.md has the reasons.
+docs/decisions/0009-files-and-families.md has the reasons.
 """
 
 from __future__ import annotations

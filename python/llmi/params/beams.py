@@ -59,7 +59,7 @@ NOT_SHARED: Mapping[str, str] = {
     "sampler": "beam search chooses tokens by its own rule",
     **dict.fromkeys(
         ("guidance_scale", "negative_prompt", "dola_layers", "dola_rule", "penalty_alpha"),
-        "a beam's row is the model's own (docs/decisions/0040)",
+        "a beam's row is the model's own (docs/decisions/0008)",
     ),
 }
 SHARED = tuple(name for name in SAMPLING if name not in NOT_SHARED and name not in BEAMS)

@@ -1,4 +1,4 @@
-"""Which sampling parameters a particle filter applies; all others are refused by name (docs/decisions/0060)."""
+"""Which sampling parameters a particle filter applies; all others are refused by name (docs/decisions/0003)."""
 
 from __future__ import annotations
 

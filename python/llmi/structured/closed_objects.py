@@ -1,6 +1,6 @@
 """Objects whose schema lists properties and says nothing of others, closed: they get none that is not listed.
 
-The standard lets them have any others. Models that are small make names up then, until the limit; docs/decisions/0061.
+The standard lets them have any others. Models that are small make names up then, until the limit; docs/decisions/0012.
 """
 
 from __future__ import annotations
