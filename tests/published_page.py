@@ -10,9 +10,12 @@ from llmi.families.reader import Reading
 DATA = Path(__file__).parent / "data" / "published_files.json"
 INTRODUCTION = """# Published models that are read
 
-This page is generated from tests/data/published_files.json (`python tests/published_page.py`). Each row is a config.json as it is published, by the model's name on the hub.
-`llmi inspect` reads all of them, and tests/test_published_configs.py changes their values one by one: each change that matters makes another model, or is refused by
-name. The last column says where the copy was found (repository, path, commit) and where it differs from the original.
+This page is generated from tests/data/published_files.json (`python tests/published_page.py`). Each row is a config.json as it is
+published, by the model's name on the hub. The last column says where the copy was found (repository, path, commit) and where it
+differs from the original.
+
+`llmi inspect` reads all of them, and tests/test_published_configs.py changes their values one by one: each change that matters makes
+another model, or is refused by name.
 
 | model | family | found at |
 | --- | --- | --- |

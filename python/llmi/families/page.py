@@ -9,28 +9,32 @@ from llmi.families.registry import cards
 
 INTRODUCTION = """# Models that llmi runs
 
-This page is generated from the cards in python/llmi/families (`python -m llmi.families.page`). A card turns what a file says into a `ModelSpec`: plain numbers and
-bindings of tensors, which the core checks and runs without knowing any family. `llmi inspect --spec MODEL` shows the spec.
+This page is generated from the cards in python/llmi/families (`python -m llmi.families.page`). A card turns what a file says into a
+`ModelSpec`: plain numbers and bindings of tensors, which the core checks and runs without knowing any family. `llmi inspect --spec MODEL`
+shows the spec.
 
 What holds for every family:
-- Every key of config.json, every key of GGUF metadata and every tensor is used, known to change nothing, or refused by name. A key that says what the family
-  computes anyway (`use_parallel_block: true` of a parallel family, `mlp_bias: false` where there is none; python/llmi/families/stated.py) changes nothing; at
-  another value it is refused. `hf_overrides` sets or removes a key (None), also one inside an object (`{"rope_scaling.factor": 8.0}`,
+- Every key of config.json, every key of GGUF metadata and every tensor is used, known to change nothing, or refused by name. A key that
+  says what the family computes anyway (`use_parallel_block: true` of a parallel family, `mlp_bias: false` where there is none;
+  python/llmi/families/stated.py) changes nothing; at another value it is refused.
+- `hf_overrides` sets or removes a key (None), also one inside an object (`{"rope_scaling.factor": 8.0}`,
   `{"text_config.new_key": None}`), or leaves tensors out (`{"*.adapter.*": None}`). An override that changes nothing is refused.
-- Rotary scaling: default, linear, llama3, YaRN, LongRoPE and dynamic NTK, in the keys of transformers 4 (`rope_theta`, `rope_scaling`) and 5 (`rope_parameters`),
-  and in GGUF's. LongRoPE and dynamic NTK have several tables. An engine takes one, by `max_model_len` against the original length, and its numerics id names it
-  (`-rope:longrope_long`). transformers changes the table when a text grows past the original length, so its logits of shorter texts differ from those of an
-  engine with the long table.
-- The text model of a file that has others, too (`...ForConditionalGeneration` with a `text_config`) loads if its `model_type` is one of those below. Tensors
-  of vision and audio are left out. Keys of the text model that stand at the top, too, must say the same. PaliGemma, which reads a prompt in both directions, is refused.
+- Rotary scaling: default, linear, llama3, YaRN, LongRoPE and dynamic NTK, in the keys of transformers 4 (`rope_theta`, `rope_scaling`)
+  and 5 (`rope_parameters`), and in GGUF's.
+- LongRoPE and dynamic NTK have several tables. An engine takes one, by `max_model_len` against the original length, and its numerics id
+  names it (`-rope:longrope_long`). transformers changes the table when a text grows past the original length, so its logits of shorter
+  texts differ from those of an engine with the long table.
+- The text model of a file that has others, too (`...ForConditionalGeneration` with a `text_config`) loads if its `model_type` is one of
+  those below. Tensors of vision and audio are left out. Keys of the text model that stand at the top, too, must say the same.
+  PaliGemma, which reads a prompt in both directions, is refused.
 - docs/published-models.md lists published files that are read.
 - Names of tensors may begin otherwise than the family's do, as in checkpoints without the head: the name of the embedding shows how.
 - In GGUF files a bias is read where it is stored.
 
 ## Families
 
-Checked with tiny random models of transformers 5.24 (tests/test_families.py): each position's label and top 20 log-probabilities are within 1e-4 of transformers'
-float64, or no farther from it than twice transformers' own fp32.
+Checked with tiny random models of transformers 5.24 (tests/test_families.py): each position's label and top 20 log-probabilities are
+within 1e-4 of transformers' float64, or no farther from it than twice transformers' own fp32.
 
 | family | config.json: architectures (model_type) | GGUF | |
 | --- | --- | --- | --- |
@@ -55,9 +59,9 @@ def tern(c):
 llmi.register_family(tern)
 ```
 
-`c` reads config.json or GGUF metadata by config.json's names, and notes each key that is looked up. `dense` makes a Llama of the sizes, changed by a `Style`; what
-a Style does not say is set in the spec (python/llmi/families/spec.py). An error inside a card names the card. Receipts hold the spec's digest, and replay only where
-the card gives the same spec.
+`c` reads config.json or GGUF metadata by config.json's names, and notes each key that is looked up. `dense` makes a Llama of the sizes,
+changed by a `Style`; what a Style does not say is set in the spec (python/llmi/families/spec.py). An error inside a card names the card.
+Receipts hold the spec's digest, and replay only where the card gives the same spec.
 """
 
 
