@@ -25,7 +25,9 @@ def test_every_table_has_rows_and_whole_cells(name: str) -> None:
     assert len({line.replace("\\|", "").count("|") for line in lines}) == 1
 
 
-@pytest.mark.parametrize("page", ["docs/architecture.md", "docs/cuda.md", "docs/performance.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/architecture.md", "docs/where-to-change.md", "docs/cuda.md", "docs/performance.md", "CONTRIBUTING.md"]
+)
 def test_named_files_exist(page: str) -> None:
     root = parameters_page.PAGE.parent.parent
     named = re.findall(r"\b(?:csrc|python/llmi|tests|cmake|docs|benchmarks)/[\w./*-]*\w", (root / page).read_text(encoding="utf-8"))
@@ -36,7 +38,7 @@ def test_named_files_exist(page: str) -> None:
 
 def test_paragraphs_are_short() -> None:
     """A paragraph, or an item of a list, has at most 450 characters; tables, code and headings do not count."""
-    for page in sorted((parameters_page.PAGE.parent / "decisions").glob("*.md")):
+    for page in sorted(parameters_page.PAGE.parent.rglob("*.md")):
         text = re.sub(r"^```.*?^```|^ *(\||#).*?$", "\n", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
         for paragraph in re.split(r"\n\s*\n|\n(?= *(?:[-*]|\d+\.) )", text):
             assert len(" ".join(paragraph.split())) <= 450, f"{page.name}: {paragraph}"
