@@ -374,10 +374,10 @@ def verify_row(
     target: NDArray[np.float64],
     uniforms: Sequence[float],
     /,
-) -> tuple[int, list[float], bool]: ...  # (accepted child or -1, law that is drawn from otherwise, whether after a rejection)
+) -> tuple[int, list[float], bool]: ...  # (accepted child or -1, distribution that is drawn from otherwise, whether after a rejection)
 def verify_block(
     token_ids: Sequence[int], laws: Sequence[_F32], targets: Sequence[NDArray[np.float64]], uniforms: Sequence[float], /
-) -> tuple[int, list[float], bool]: ...  # (number accepted, law of the next token, whether after a rejection)
+) -> tuple[int, list[float], bool]: ...  # (number accepted, distribution of the next token, whether after a rejection)
 def verify_on_host(
     params: SamplingParams, token_ids: Sequence[int], logits: _F32, siblings: _Siblings, *, prompt_len: int, sample_index: int, round: int
 ) -> tuple[int, int]: ...  # (token, accepted sibling or -1)

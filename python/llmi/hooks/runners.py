@@ -114,7 +114,7 @@ def _row(result: object, vocab_size: int) -> NDArray[np.float32]:
 
 
 def _check_row(logits: NDArray[np.float32]) -> None:
-    """Raises for NaN and infinity, which no law can be made of; -inf bans."""
+    """Raises for NaN and infinity, which no distribution can be made of; -inf bans."""
     largest = logits.max()
     if not largest < np.inf:
         raise NonFiniteLogitsError("a logits processor left NaN or infinity among the logits")

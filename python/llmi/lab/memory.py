@@ -24,8 +24,8 @@ class Memory(NamedTuple):
             return copy.deepcopy(self.hooks)
         except Exception as error:
             raise HookError(
-                f"context.state cannot be copied ({type(error).__name__}: {error}): a look at the law works on a copy, so keep values in it that "
-                "copy.deepcopy takes"
+                f"context.state cannot be copied ({type(error).__name__}: {error}): a look at the "
+                "distribution works on a copy, so keep values in it that copy.deepcopy takes"
             ) from None
 
 

@@ -53,7 +53,7 @@ OWNER: contextvars.ContextVar[list[TokenSequence] | None] = contextvars.ContextV
 
 
 class Drawn(NamedTuple):
-    """A processed law, the token that this position's noise draws from it, and the memory of hooks once a token follows."""
+    """A processed distribution, the token that this position's noise draws from it, and the memory of hooks once a token follows."""
 
     core: _core.DrawnLaw
     hooks: dict[str, Any]
@@ -244,7 +244,7 @@ class TokenSequence(StaysHere, HeldPrompt):
         return common
 
     def probs(self, sampling_params: SamplingParams | None = None, *, logits: F32 | None = None) -> F32:
-        """The processed law, float32 [vocab_size]: what sampling draws from and verification verifies against.
+        """The processed distribution, float32 [vocab_size]: what sampling draws from and verification verifies against.
 
         Parameters
         ----------
@@ -254,7 +254,7 @@ class TokenSequence(StaysHere, HeldPrompt):
             None: this sequence's own.
         """
         params = self._resolved(sampling_params)
-        params.sampler = None  # it draws, and has no part in the law
+        params.sampler = None  # it draws, and has no part in the distribution
         return probabilities(self._drawn(params, self._row(logits)), params)
 
     def sample(self, sampling_params: SamplingParams | None = None, *, logits: F32 | None = None) -> int:
@@ -362,11 +362,11 @@ class TokenSequence(StaysHere, HeldPrompt):
         return masks.words(masks.place(self._places, self.token_ids[begin:]), self.llm.model_info.vocab_size)
 
     def _resolved(self, sampling_params: SamplingParams | None) -> SamplingParams:
-        """Parameters whose law this sequence can have. Raises for others."""
+        """Parameters whose distribution this sequence can have. Raises for others."""
         resolved = resolve_params(sampling_params, {}, self.llm._defaults)
         if resolved.beams is not None:
             raise UnsupportedCombinationError(
-                "beam_width: a sequence has the law of one text: give beams to generate", "beam_width", "sequence"
+                "beam_width: a sequence has the distribution of one text: give beams to generate", "beam_width", "sequence"
             )
         params = resolved.params
         if (name := combined(params)) is not None:
@@ -396,7 +396,7 @@ class TokenSequence(StaysHere, HeldPrompt):
         return self.logits if logits is None else self._given_logits(logits)
 
     def _drawn(self, params: SamplingParams, row: F32, memory: Memory | None = None) -> Drawn:
-        """The processed law of a row, and this position's draw from it, under resolved parameters. memory: None: the sequence's own."""
+        """A row's processed distribution, and this position's draw from it, under resolved parameters. memory None: the sequence's own."""
         memory = self._draws.memory(self.token_ids) if memory is None else memory
         hooks, hook_state = None, memory.hooks
         output = ""
@@ -422,7 +422,7 @@ class TokenSequence(StaysHere, HeldPrompt):
 
 
 def probabilities(drawn: Drawn, params: SamplingParams) -> F32:
-    """The processed law, float32 [vocab_size]."""
+    """The processed distribution, float32 [vocab_size]."""
     law = drawn.core.law
     if params.temperature == 0:
         point = np.zeros(len(law), np.float32)

@@ -28,7 +28,7 @@ class Logprob:
     logprob : float
         Of the model's own distribution: log softmax of the raw logits.
     processed_logprob : float
-        Of the law that was drawn from; -inf where the token was cut.
+        Of the distribution that was drawn from; -inf where the token was cut.
     rank : int
         1 is the largest raw logit.
     decoded_token : str

@@ -33,12 +33,13 @@ class DecodeTrace(Alike):
     """One row a token tried, in the order of decoding.
 
     Columns: `step` of the engine; `position` in prompt and output; `depth` in its step (1 follows the last committed
-    token); `token_id`, `token`; `raw_logprob` of the model, `processed_logprob` of the law drawn from (-inf where cut);
+    token); `token_id`, `token`; `raw_logprob` of the model, `processed_logprob` of the distribution drawn from (-inf where cut);
     `rank` by raw logit; `num_kept` tokens that the filters left; `noise`, log E of the exponential race that draws (NaN at
     temperature 0): the token with the least noise - logit / temperature wins; `drafted`; `draft_prob`; `accepted` (1, 0,
-    or NaN for a token that was drawn and not drafted); `time_s` on a steady clock. What masks cost the law of the position (`structured_outputs`,
-    allowed and banned tokens): `forbidden_mass`, the probability that softmax of the row before them gives to what they forbid, and `mask_kl` = -log(1 -
-    forbidden_mass), in nats, the KL of the masked law to the free one; NaN in a beam search.
+    or NaN for a token that was drawn and not drafted); `time_s` on a steady clock. What masks cost the
+    distribution of the position (`structured_outputs`, allowed and banned tokens): `forbidden_mass`, the probability that softmax of
+    the row before them gives to what they forbid, and `mask_kl` = -log(1 - forbidden_mass), in nats, the KL of
+    the masked distribution to the free one; NaN in a beam search.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class DecodeTrace(Alike):
     def explain(self, position: int) -> TokenExplanation:
         """Why the token at `position` (in prompt and output) was drawn: its foremost rivals, stage by stage.
 
-        The law's order is masks and bias, penalties, processors, temperature, filters, unless `sampler_order` gives another; then the
+        The order is masks and bias, penalties, processors, temperature, filters, unless `sampler_order` gives another; then the
         token with the largest `drawn` - noise wins (the Gumbel maximum; at temperature 0 the largest logit). Under `structured_outputs`
         it also says how many tokens the mask allowed. Tokens of a beam search have no explanation: its trace has their scores.
         """
@@ -176,7 +177,7 @@ def _with_mask_cost(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class MaskCost(Record):
-    """The cost of masks to the model's law, by position of the output.
+    """The cost of masks to the model's distribution, by position of the output.
 
     Attributes
     ----------
@@ -184,7 +185,7 @@ class MaskCost(Record):
     forbidden_mass : float64 array [num_tokens]
         Probability of the tokens that masks forbid, before them.
     kl : float64 array [num_tokens]
-        KL of the masked law to the free one, in nats: -log(1 - forbidden_mass).
+        KL of the masked distribution to the free one, in nats: -log(1 - forbidden_mass).
     """
 
     positions: NDArray[np.int64]
@@ -193,7 +194,7 @@ class MaskCost(Record):
 
     @property
     def total_kl(self) -> float:
-        """The sum over positions, in nats: exp(-total_kl) is the chance that the free law, at temperature 1, keeps to the masks along this output."""
+        """The sum over positions, in nats: exp(-total_kl) is the chance that free draws at temperature 1 keep to the masks here."""
         return float(self.kl.sum())
 
     def __repr__(self) -> str:

@@ -128,7 +128,7 @@ CALL_FOREIGN: Mapping[str, Foreign] = _by_name(
     _inert("nothing is padded", pad_token_id=_ID),
     _inert("the tokenizer puts it in front of a text", bos_token_id=_ID),
     _inert(_ENCODER, decoder_start_token_id=Maybe(Listed(TOKEN_ID, "a token id or a list of them", 1 << 16, single=True))),
-    _inert("a law is always normalised", renormalize_logits=Flag()),
+    _inert("a distribution is always normalised", renormalize_logits=Flag()),
     _inert("results are always objects", return_dict_in_generate=Flag()),
     _inert("there is one process", synced_gpus=Flag()),
     _inert("nothing is compiled", compile_config=_OBJECT, disable_compile=Flag()),

@@ -244,7 +244,7 @@ SAMPLING = table(
         "dola_layers",
         Maybe(Either((Choice(("low", "high")), Listed(Whole(0, _MANY, "a layer's number, an integer of 0 or more"), "a list of layer numbers", 4096, min_len=1)), "None, 'low', 'high' or a list of layer numbers")),
         None,
-        "Contrasts the last layer with the one of these whose law is farthest from its own (DoLa); 0 is the embedding.",
+        "Contrasts the last layer with the one of these whose distribution is farthest from its own (DoLa); 0 is the embedding.",
     ),
     Option("dola_rule", Choice(("paper", "transformers")), "paper", "Whose rule dola_layers follows: the paper's, or transformers' for a batch of one."),
     Option("penalty_alpha", Maybe(Real(0, 1)), None, "Contrastive search among the top_k likeliest tokens: the weight of the likeness to what came before, against the probability."),

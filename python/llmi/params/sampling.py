@@ -156,7 +156,7 @@ class SamplingParams:
     negative_prompt : str, list of int, or list of messages (in chat), optional
         What it leads away from; an empty one is beginning-of-text alone. None: the prompt's last token.
     dola_layers : {"low", "high"} or list of int, optional
-        DoLa (Chuang et al., 2024): of these layers the one whose law is farthest from the last layer's is subtracted, within
+        DoLa (Chuang et al., 2024): of these layers the one whose distribution is farthest from the last layer's is subtracted, within
         the tokens that have a tenth of the largest probability. 0 is the embedding; "low" and "high" are every other layer
         of a half.
     dola_rule : {"paper", "transformers"}

@@ -290,7 +290,7 @@ def _distinct(sequences: list[list[int]]) -> list[list[int]]:
 
 
 def _drafts_forced(submission: Submission) -> bool:
-    """Whether tokens that a grammar forces are drafted: where that changes no token, or keeps the law."""
+    """Whether tokens that a grammar forces are drafted: where that changes no token, or keeps the distribution."""
     hooks, speculation, params = submission.hooks, submission.speculation, submission.params
     if hooks.constraint is None or hooks.core_constraint is hooks or submission.beams is not None or params.penalty_alpha is not None:
         return False

@@ -48,7 +48,9 @@ CLIENTS = {
     **refused("give logprobs", "n_probs", neutral=(0,)),
     **refused("write it as a logits processor for LLM.generate", "min_keep", neutral=(0, 1)),
     **refused("give return_token_ids", "return_tokens", neutral=(False,)),
-    **refused("answers have the model's own log-probabilities and those of the law drawn from", "post_sampling_probs", neutral=(False,)),
+    **refused(
+        "answers have the model's own log-probabilities and those of the distribution drawn from", "post_sampling_probs", neutral=(False,)
+    ),
     **refused("give timeout_s", "t_max_predict_ms", neutral=(-1, 0)),
     **refused("adapters are not loaded", "lora", neutral=([],)),
     # OpenRouter's and SGLang's

@@ -1,4 +1,7 @@
-"""Log-probabilities in OpenAI's forms. Raw values are the model's own; the law's, after masks and filters, are next to them under `llmi`."""
+"""Log-probabilities in OpenAI's forms.
+
+Raw values are the model's own; those of the distribution after masks and filters are next to them under `llmi`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ def _number(value: float) -> float:
 
 
 def _processed(value: float) -> float | None:
-    """The law's log-probability; None of a token that it cut: JSON has no infinity."""
+    """The processed log-probability; None of a token that it cut: JSON has no infinity."""
     return value if math.isfinite(value) else None
 
 
@@ -80,7 +83,10 @@ class LogprobForm:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in self.bytes_of(token))
 
     def completion(self, token_ids: Sequence[int], positions: Sequence[Position | None], offsets: Sequence[int | None]) -> dict[str, Any]:
-        """`logprobs` of a choice of /v1/completions. None: a position without a law, the first of a prompt. offsets: see llmi.server.text_offsets."""
+        """`logprobs` of a choice of /v1/completions. offsets: see llmi.server.text_offsets.
+
+        None: a position without a distribution, the first of a prompt.
+        """
         result: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": [*offsets]}
         processed: list[float | None] = []
         for token, position in zip(token_ids, positions, strict=True):

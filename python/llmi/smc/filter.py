@@ -28,9 +28,9 @@ class ParticleFilter(Settings):
 
         p(x)^power exp(potential(x)), where the constraint allows x,
 
-    p the law that `sampling_params` makes. The proposal of a token is p^power over what the constraint allows next, and its sum is
-    the factor of the weight: unlike `structured_outputs`, whose law is normalised token by token, the weights are those of the true
-    conditional law. A power is one of each token's probability (Power-SMC, arXiv 2602.10273).
+    p the distribution that `sampling_params` makes. The proposal of a token is p^power over what the constraint allows next, and its sum is
+    the factor of the weight: unlike `structured_outputs`, whose distribution is normalised token by token, the weights are those of the
+    true conditional distribution. A power is one of each token's probability (Power-SMC, arXiv 2602.10273).
 
     Parameters
     ----------
@@ -79,8 +79,8 @@ class ParticleFilter(Settings):
         llm : LLM
         prompt : str, token ids, dict or TokenSequence
         sampling_params : SamplingParams, optional
-            The law p, max_tokens, stop_token_ids and seed; or its fields as keywords, over the model's defaults. Without a seed it is
-            that of a first request: derived from the engine's seed, or drawn. What a run does not apply is refused (docs/smc.md).
+            The distribution p, max_tokens, stop_token_ids and seed; or its fields as keywords, over the model's defaults. Without a seed it
+            is that of a first request: derived from the engine's seed, or drawn. What a run does not apply is refused (docs/smc.md).
         use_tqdm : bool, optional
             Shows a bar. None: if a person watches.
 

@@ -11,7 +11,7 @@ from llmi.params.sampling import FIELDS, SamplingParams
 from llmi.params.steps import is_set
 from llmi.requests.resolve import Resolved
 
-#: Fields that make a law of the history, end a text, or say how it is written.
+#: Fields that make a distribution of the history, end a text, or say how it is written.
 APPLIED = frozenset(
     (
         "temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "min_tokens", "stop_token_ids", "eos_token_id", "ignore_eos", "presence_penalty",
@@ -23,8 +23,8 @@ APPLIED = frozenset(
 )  # fmt: skip
 
 _ENDS = "a particle ends at end-of-text or at stop_token_ids, which its text leaves out"
-_FOLLOWS = "its law follows what each sample drew before; a particle's law is that of its history"
-_ONE_ROW = "a particle's law is made of the model's own row"
+_FOLLOWS = "its distribution follows what each sample drew before; a particle's distribution is that of its history"
+_ONE_ROW = "a particle's distribution is made of the model's own row"
 _WEIGHT = "a particle has a weight alone"
 
 #: All other fields, and why each is refused.
@@ -72,7 +72,7 @@ def check_parameters(resolved: Resolved) -> None:
         if name not in APPLIED and _is_set(params, name):
             raise _refusal(params, name, REFUSED[name])
     if 0.0 < params.xtc_probability < 1.0:
-        why = "its coin is the sample's own, so that equal histories would have different laws; 0 and 1 work"
+        why = "its coin is the sample's own, so that equal histories would have different distributions; 0 and 1 work"
         raise _refusal(params, "xtc_probability", why)
 
 

@@ -1,4 +1,4 @@
-"""The target of a particle filter: the model's law, a power of it, a constraint, a potential."""
+"""The target of a particle filter: the model's distribution, a power of it, a constraint, a potential."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class History:
 
 @dataclasses.dataclass(frozen=True)
 class Proposal:
-    """The law of a history's next token: running sums of masses, float64 [vocab_size], and the factor of the weight."""
+    """The distribution of a history's next token: running sums of masses, float64 [vocab_size], and the factor of the weight."""
 
     ends: F64
     log_factor: float
@@ -76,7 +76,7 @@ class Target:
         return History((), state, log_potential, "dead" if killed_by else None, killed_by, self.root)
 
     def proposal(self, history: History, law: F64) -> Proposal:
-        """The law to the power, where the constraint allows it. law: float64 [vocab_size], -inf where cut.
+        """The distribution to the power, where the constraint allows it. law: float64 [vocab_size], -inf where cut.
 
         With p = exp(law) / sum of exp(law), the factor is the sum of p^power over the allowed tokens: exactly 1 for a power of 1
         without a constraint, 0 in a dead end.
@@ -94,7 +94,7 @@ class Target:
         if top == -math.inf:
             return Proposal(np.zeros(1), -math.inf)
         ends = np.cumsum(exp(power * (allowed - top)))
-        log_mass = log(float(ends[-1])) + power * (top - peak)  # before the law's own division
+        log_mass = log(float(ends[-1])) + power * (top - peak)  # before the distribution's own division
         return Proposal(ends, log_mass - power * log(total(exp(law - peak))))
 
     def dead_end(self, parent: History) -> History:

@@ -35,7 +35,7 @@ _MAX_LENGTH = 16
 
 
 class _ReplayContext(DraftContext):
-    """A context over recorded tokens; laws are processed by the draft model's own engine."""
+    """A context over recorded tokens; distributions are processed by the draft model's own engine."""
 
     def __init__(self, output: RequestOutput, index: int, llm: Session | None, length: int) -> None:
         self.request_id = output.request_id
@@ -58,7 +58,7 @@ class _ReplayContext(DraftContext):
         raise UnsupportedCombinationError("the arena runs no target, whose head this drafter asks: give it llm=", "head", "arena")
 
     def draw(self, source: Source, *, num_tokens: int = 1, path: Iterable[int] = ()) -> tuple[list[int], list[NDArray[np.float32]]]:
-        """As the target would draw; needs a model to process laws."""
+        """As the target would draw; needs a model to process distributions."""
         if not hasattr(self, "_llm"):
             raise UnsupportedCombinationError("the arena has no target to draw for: give it llm=, or a DraftModel", "draw", "arena")
         return super().draw(source, num_tokens=num_tokens, path=path)

@@ -73,10 +73,10 @@ class SpeculativeConfig:
         own acceptance.
     verification : {"coupled", "rejection", "block", "typical"} or Verification
         "coupled": the very tokens of plain decoding, at any temperature. "rejection": accepts with probability
-        min(1, target / draft), else draws from the rest; the law is exactly the target's. "block": the
-        same law, chains only, judged as a whole: accepts more. "typical", and a Verification of your own, may change the law.
-        All but "coupled" make tokens depend on the drafter and on num_speculative_tokens too, and on nothing else of the run: a draft
-        goes whole into a step that has room for it.
+        min(1, target / draft), else draws from the rest; the distribution is exactly the target's. "block": the
+        same distribution, chains only, judged as a whole: accepts more. "typical", and a Verification of your own, may change
+        the distribution. All but "coupled" make tokens depend on the drafter and on num_speculative_tokens too, and on nothing else of
+        the run: a draft goes whole into a step that has room for it.
     """
 
     drafter: DrafterLike | Sequence[DrafterLike]

@@ -139,8 +139,8 @@ class DraftContext:
         Returns
         -------
         (token ids, rows)
-            rows[i] [vocab_size]: the law that token i was drawn from, given its earlier siblings. Nothing, if the request's masks leave no id of a
-            shortlist.
+            rows[i] [vocab_size]: the distribution that token i was drawn from, given its earlier siblings. Nothing, if the
+            request's masks leave no id of a shortlist.
         """
         try:
             token_ids, law, _ = self._law(_whole_row(source, self._llm.model_info.vocab_size), path)
@@ -158,7 +158,7 @@ class DraftContext:
         return drawn, rows
 
     def _law(self, source: TokenSequence | F32, path: Iterable[int]) -> tuple[list[int], F32, int]:
-        """(tokens before, processed law, the token that the target's own noise draws from it)."""
+        """(tokens before, processed distribution, the token that the target's own noise draws from it)."""
 
         from llmi.lab.sequence import TokenSequence  # which loads NumPy
 

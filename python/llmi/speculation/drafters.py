@@ -33,12 +33,12 @@ _NGRAM = Whole(1, 64)
 
 
 class Draft(TokenTree):
-    """A TokenTree with the laws that its tokens were drawn from.
+    """A TokenTree with the distributions that its tokens were drawn from.
 
     Parameters
     ----------
     draft_probs : arrays [num_nodes, vocab_size], optional
-        Row i is the law that node i was drawn from, given its earlier siblings; None: point masses. Coupled
+        Row i is the distribution that node i was drawn from, given its earlier siblings; None: point masses. Coupled
         verification does not need it.
     """
 

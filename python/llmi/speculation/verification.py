@@ -24,9 +24,9 @@ else:
 
 
 class Verification:
-    """How drafted tokens are accepted. The law of what is emitted can be enumerated: no random numbers inside.
+    """How drafted tokens are accepted. The distribution of what is emitted can be enumerated: no random numbers inside.
 
-    Override `accept_probability`, and `residual` if need be; or `verify`, for everything. Set `lossless = True` if the law
+    Override `accept_probability`, and `residual` if need be; or `verify`, for everything. Set `lossless = True` if the distribution
     stays the target's.
     """
 
@@ -39,9 +39,9 @@ class Verification:
         ----------
         token_id : int
         target_probs : float64 array [vocab_size]
-            The processed law at this position, and what earlier siblings left of it.
+            The processed distribution at this position, and what earlier siblings left of it.
         draft_probs : float64 array [vocab_size]
-            The law that the token was drawn from.
+            The distribution that the token was drawn from.
         """
         target, draft = target_probs[token_id], draft_probs[token_id]
         ratio: float = 1 if target >= draft else target / draft  # a Fraction stays one: see testing.verification_law
@@ -109,7 +109,7 @@ class VerifyContext:
         return np.stack([call_core(self._rows.logits, row - 1) for row in range(len(self.draft) + 1)])
 
     def target_probs(self, row: int) -> F64:
-        """The processed law [vocab_size] of a row, as plain decoding would have it on this path."""
+        """The processed distribution [vocab_size] of a row, as plain decoding would have it on this path."""
         return call_core(self._rows.target, row - 1)
 
     def target_token(self, row: int) -> int:

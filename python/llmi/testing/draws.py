@@ -1,4 +1,4 @@
-"""Whether draws follow a law, with a stated probability of a false alarm."""
+"""Whether draws follow a distribution, with a stated probability of a false alarm."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def assert_same_distribution(
         return  # any other outcome is impossible
     table = _Table.of(law, total)
     assert table.farthest().tails_below(false_alarm / 3), (
-        f"{total:,} draws cannot fail this test, whichever outcomes they are: a law of {len(law):,} outcomes needs at least {_draws_needed(law, false_alarm):,} draws "
-        f"at false_alarm = {false_alarm:g}"
+        f"{total:,} draws cannot fail this test, whichever outcomes they are: a distribution of {len(law):,} outcomes "
+        f"needs at least {_draws_needed(law, false_alarm):,} draws at false_alarm = {false_alarm:g}"
     )
     problems = table.filled(counts).tails_below(false_alarm / 3)
     assert not problems, problems
@@ -103,7 +103,7 @@ class _Table:
         return dataclasses.replace(self, seen=[self.total if cell == least else 0 for cell in range(len(self.seen))])
 
     def tails_below(self, level: float) -> str:
-        """Which statistic is less likely than `level` under the law, in words; "" if none is."""
+        """Which statistic is less likely than `level` under the distribution, in words; "" if none is."""
         bound = _upper_tail(self.rest_seen, self.total, self.rest_probability)
         if bound < level:
             return (

@@ -1,4 +1,4 @@
-"""The exact law of the first tokens, by a walk over the tree of all that may be drawn."""
+"""The exact distribution of the first tokens, by a walk over the tree of all that may be drawn."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from llmi.text.prompts import Prompt
 
 _NUM_TOKENS = Whole(0, 2**20, "an integer of 0 or more")
 _AT_ONCE = 64  # sequences
-_ENDS = "it ends a text before its last token, and the law is that of texts of num_tokens tokens: leave it out, of the draws too"
+_ENDS = "it ends a text before its last token, and the distribution is that of texts of num_tokens tokens: leave it out, of the draws too"
 _REFUSED = {
-    "sampler": "it draws tokens by itself, so that its law cannot be read; make it a logits processor",
+    "sampler": "it draws tokens by itself, so that its distribution cannot be read; make it a logits processor",
     "stop": _ENDS,
     "stop_token_ids": _ENDS,
     "stopping_criteria": _ENDS,
@@ -41,15 +41,15 @@ class _Node:
 
 
 def exact_distribution(llm: LLM, prompt: Prompt, sampling_params: SamplingParams, *, num_tokens: int) -> dict[tuple[int, ...], float]:
-    """The true law of the first num_tokens tokens, by summing the tree of all that may be drawn.
+    """The true distribution of the first num_tokens tokens, by summing the tree of all that may be drawn.
 
-    Meant for small vocabularies and few tokens: the tree has as many leaves as the law has outcomes. End-of-text is a token
-    like any other, as under ignore_eos. It is the law of each of n samples, over all seeds.
+    Meant for small vocabularies and few tokens: the tree has as many leaves as the distribution has outcomes. End-of-text is a token
+    like any other, as under ignore_eos. It is the distribution of each of n samples, over all seeds.
 
-    What samplers and processors remember moves along the tree: the state of mirostat and adaptive_p, `context.state`, a constraint's state. The coin of
-    XTC is summed over. What has no law that can be summed is refused: a custom `sampler`, what ends a text, and processors and constraints whose
-    rows depend on other things than their arguments and `context.state` (a closure that counts its calls, a random generator); each of
-    their rows is computed twice, the second time in another order, and both must be equal.
+    What samplers and processors remember moves along the tree: the state of mirostat and adaptive_p, `context.state`, a constraint's
+    state. The coin of XTC is summed over. What has no distribution that can be summed is refused: a custom `sampler`, what ends a text,
+    and processors and constraints whose rows depend on other things than their arguments and `context.state` (a closure that counts its
+    calls, a random generator); each of their rows is computed twice, the second time in another order, and both must be equal.
 
     Raises
     ------
@@ -101,7 +101,7 @@ class _Tree:
                 name, what = self.python
                 raise UnsupportedCombinationError(
                     f"{what} gave two rows for one text, {list(node.path)} behind the prompt: it remembers more than context.state, or draws numbers of its "
-                    "own, so there is no one law; keep what it remembers in context.state",
+                    "own, so there is no one distribution; keep what it remembers in context.state",
                     name,
                     "exact_distribution",
                 )
@@ -139,7 +139,7 @@ def _check(params: SamplingParams, num_tokens: int) -> None:
 
 
 def _coins(params: SamplingParams) -> list[tuple[float, SamplingParams]]:
-    """(probability, parameters) of each side of the coin that a position's law depends on: XTC's, which is independent of all else."""
+    """(probability, parameters) of each side of the coin that a position depends on: XTC's, which is independent of all else."""
     heads = params.xtc_probability
     if not 0 < heads < 1 or params.temperature == 0:
         return [(1.0, params)]

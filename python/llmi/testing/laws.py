@@ -37,8 +37,8 @@ def assert_lossless(
     """Fails if speculation changes what is generated.
 
     Coupled: tokens, text and log-probabilities equal those without, over samplers x batch sizes 1, 5 and 16. Rejection,
-    block, or a Verification that calls itself lossless: the law of the first three tokens equals the exact one, by draws.
-    A Verification is enumerated before: its accept_probability and residual in fractions, over standing pairs of laws, for drawn
+    block, or a Verification that calls itself lossless: the distribution of the first three tokens equals the exact one, by draws.
+    A Verification is enumerated before: its accept_probability and residual in fractions, over standing pairs of distributions, for drawn
     drafts or point masses, as the drafter gives; its verify by summing over its draws and finding the thresholds of its coins. So
     a rule that is a little too lenient is found, which draws would not show. A verify that is too long for that is judged by draws
     alone.

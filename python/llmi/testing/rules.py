@@ -1,4 +1,7 @@
-"""Rules of verification, enumerated: the law that a Verification emits is summed over all that may happen, and compared with the target."""
+"""Rules of verification, enumerated.
+
+The distribution that a Verification emits is summed over all that may happen, and compared with the target.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ Chance = tuple[str | int, ...]  # what is drawn: its kind, and where
 def verification_law(
     verification: str | Verification, target: Iterable[Fraction | float], draft: Iterable[Fraction | float], *, num_siblings: int = 1
 ) -> dict[int, Fraction]:
-    """The exact law of the token that a verification emits at one position, in fractions.
+    """The exact distribution of the token that a verification emits at one position, in fractions.
 
     Sums over all ordered draws of siblings from `draft`, without replacement: with a lossless rule the result is `target`.
 
@@ -125,7 +128,7 @@ def _law_pairs(rng: np.random.Generator, point_masses: bool) -> Iterator[tuple[l
 
 
 def assert_exact_rule(rule: Verification, *, point_masses: bool) -> None:
-    """Fails unless the tokens that `rule` emits have the target's law, for standing pairs of laws.
+    """Fails unless the tokens that `rule` emits have the target's distribution, for standing pairs of distributions.
 
     Parameters
     ----------
@@ -139,8 +142,9 @@ def assert_exact_rule(rule: Verification, *, point_masses: bool) -> None:
             law = verification_law(rule, target, draft, num_siblings=num_siblings)
             distance = sum((abs(law.get(token, Fraction(0)) - wanted) for token, wanted in enumerate(target)), Fraction(0)) / 2
             assert distance <= ROUNDING, (
-                f"{type(rule).__name__} is lossy: over {len(target)} tokens its law is a total variation of {float(distance):.3g} off the target's "
-                f"(exact, {num_siblings} drafted); target {[float(x) for x in target[:6]]}, draft {[float(x) for x in draft[:6]]}"
+                f"{type(rule).__name__} is lossy: over {len(target)} tokens its distribution is a total variation of "
+                f"{float(distance):.3g} off the target's (exact, {num_siblings} drafted); "
+                f"target {[float(x) for x in target[:6]]}, draft {[float(x) for x in draft[:6]]}"
             )
 
 
@@ -170,7 +174,7 @@ class ListeningJudge(Listening):
 
 
 def meets_laws(llm: LLM, config: SpeculativeConfig, prompts: list[Prompt], samplers: list[SamplingParams]) -> bool:
-    """Whether the drafts of this speculation are drawn from laws; False: point masses alone."""
+    """Whether the drafts of this speculation are drawn from distributions; False: point masses alone."""
     rule = config.verification
     assert isinstance(rule, Verification)
     listening = ListeningJudge(rule) if rule.judges_whole_drafts else Listening(rule)
@@ -229,7 +233,7 @@ class _ScriptedRows:
 
 
 def judge_law(rule: Verification, chain: tuple[int, ...], laws: list[F32], target: Target) -> Law:
-    """The law of the tokens that `rule.verify` emits for one drafted chain: summed over its draws, integrated over its coins.
+    """The distribution of the tokens that `rule.verify` emits for one drafted chain: summed over its draws, integrated over its coins.
 
     Parameters
     ----------
@@ -255,7 +259,7 @@ def judge_law(rule: Verification, chain: tuple[int, ...], laws: list[F32], targe
         return {(*(chain[node] for node in path), int(token)): 1.0}
 
     def integral(script: dict[Chance, float], key: Chance) -> Law:
-        """Over a coin in (0, 1): the law is constant between thresholds, which are found by bisection."""
+        """Over a coin in (0, 1): the distribution is constant between thresholds, which are found by bisection."""
 
         def at(u: float) -> Law:
             return law_of({**script, key: u})
@@ -303,7 +307,7 @@ def _extended(law: Law, length: int, target: Target) -> Law:
 
 
 def _standing_laws(rng: np.random.Generator, vocab_size: int, point_masses: bool) -> tuple[Target, Target]:
-    """The target's law and the draft's at each path of tokens, drawn at its first call."""
+    """The target's distribution and the draft's at each path of tokens, drawn at its first call."""
 
     def drawn() -> F64:
         return np.array([float(value) for value in _dyadic(rng, vocab_size)])
@@ -321,9 +325,9 @@ def _standing_laws(rng: np.random.Generator, vocab_size: int, point_masses: bool
 
 
 def assert_exact_judge(rule: Verification, *, point_masses: bool) -> bool:
-    """Fails unless what `rule.verify` emits, the target's tokens behind it, has the target's law; False if it cannot be enumerated.
+    """Fails unless what `rule.verify` emits, the target's tokens behind it, has the target's distribution; False if not enumerable.
 
-    Chains of one and two tokens over a few standing laws; chance comes through `uniform`, `draw` and `target_token` alone.
+    Chains of one and two tokens over a few standing distributions; chance comes through `uniform`, `draw` and `target_token` alone.
     """
     rng = np.random.default_rng(0)
     for vocab_size, depth in [(2, 1), (3, 1), (4, 1), (2, 2), (2, 2), (3, 2)]:
@@ -345,8 +349,8 @@ def assert_exact_judge(rule: Verification, *, point_masses: bool) -> bool:
             return False
         distance = _apart(_mixture(emitted), _extended({(): 1.0}, depth + 1, target)) / 2
         assert distance < 1e-5, (
-            f"{type(rule).__name__}.verify is lossy: over {vocab_size} tokens and chains of {depth} its law is a total variation of "
-            f"{distance:.3g} off the target's (exact)"
+            f"{type(rule).__name__}.verify is lossy: over {vocab_size} tokens and chains of {depth} its distribution is a total "
+            f"variation of {distance:.3g} off the target's (exact)"
         )
     return True
 

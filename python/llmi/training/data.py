@@ -1,4 +1,4 @@
-"""A text as training reads it: hidden rows of the target, its laws, embeddings, and which places teach."""
+"""A text as training reads it: hidden rows of the target, its distributions, embeddings, and which places teach."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Data:
     laws : Laws
         After each token of `law_of`.
     law_of : int64 [num_tokens]
-        Row in `laws` of the law after a token; -1 where the answer has not begun.
+        Row in `laws` of the distribution after a token; -1 where the answer has not begun.
     embeddings : float32 [num_distinct, hidden]
     embedding_of : int64 [num_tokens]
         Row in `embeddings` of each token.

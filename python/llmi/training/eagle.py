@@ -41,7 +41,7 @@ class Places:
 
 
 def places_of(tokens: I64, data: Data, depths: int) -> list[Places]:
-    """Depth k guesses the law after token t + 1 + k; it teaches where the law after t + 1 belongs to an answer already."""
+    """Depth k guesses the distribution after token t + 1 + k; it teaches where that after t + 1 belongs to an answer already."""
     flat = np.flatnonzero(tokens.reshape(-1) >= 0)
     at = tokens.reshape(-1)[flat]
     result = []

@@ -43,7 +43,7 @@ def train_heads(
     """Trains a drafter for a model on text that the model writes itself; no other package is needed.
 
     The model answers prompts, half of them greedily and half at T = 1. One Llama layer then learns to guess the model's next hidden rows by
-    the divergence of the two laws of the next token, first for one token ahead, then for two and three of its own in a row
+    the divergence of the two distributions of the next token, first for one token ahead, then for two and three of its own in a row
     (Li et al., EAGLE, 2024; AdamW, cosine schedule). Matrix products run in NumPy's BLAS, in float32.
 
     Parameters

@@ -1,6 +1,6 @@
-"""The loss of drafters: Kullback-Leibler divergence from the target's law, on a shortlist of tokens.
+"""The loss of drafters: Kullback-Leibler divergence from the target's distribution, on a shortlist of tokens.
 
-Only the likeliest tokens of a law are kept, and the mass of the others as one bucket:
+Only the likeliest tokens of a distribution are kept, and the mass of the others as one bucket:
 KL = sum over kept v of p_v log(p_v / q_v) + r log(r / r_q), with r = 1 - sum p_v and r_q = 1 - sum q_v.
 """
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 # Any: float32 or float64, whichever the parameters are.
 Float = NDArray[Any]
 F32 = NDArray[np.float32]
-#: Tokens kept of a law; they hold 0.99 of the mass at most positions of a chat model's answers.
+#: Tokens kept of a distribution; they hold 0.99 of the mass at most positions of a chat model's answers.
 KEPT = 48
 #: Rows of logits at once: 8 MB of them at a shortlist of 4,096.
 _ROWS = 512
@@ -26,7 +26,7 @@ _LEAST_REST = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class Laws:
-    """The target's laws at T = 1 over a shortlist, one a row.
+    """The target's distributions at T = 1 over a shortlist, one a row.
 
     Attributes
     ----------

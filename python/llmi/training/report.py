@@ -21,7 +21,7 @@ class HeadsReport(list[dict[str, Any]]):
     receipt : dict
         What they are made of: steps, seed, digests of text, model and file.
     losses : list of (step, loss, held-out loss)
-        Divergence from the target's law in nats.
+        Divergence from the target's distribution in nats.
     """
 
     def __init__(self, rows: list[dict[str, Any]], path: Path, receipt: dict[str, Any], losses: list[tuple[int, float, float]]) -> None:

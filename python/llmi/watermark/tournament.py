@@ -48,11 +48,14 @@ def _weights(depth: int) -> NDArray[np.int64]:
 
 @dataclasses.dataclass(frozen=True)
 class SynthID:
-    """A watermark by tournaments: per key, half of the tokens, chosen by the tokens before, gain what the others lose; a text's law stays as it is on average over keys.
+    """A watermark by tournaments: per key, half of the tokens, chosen by the tokens before, gain what the others lose.
+
+    On average over keys a text's distribution stays as it is.
 
     An object is a logits processor (`SamplingParams(logits_processors=[SynthID(keys)])`) and the detector of its own texts. Names, defaults
     and g values are those of transformers' SynthIDTextWatermarkLogitsProcessor, the low bits of its hash included; its logits are equal to rounding.
-    The tournament takes the row as it comes, before `temperature` and filters: at temperature 1 without filters the law drawn from is exactly its own.
+    The tournament takes the row as it comes, before `temperature` and filters: at temperature 1 without filters
+    the distribution drawn from is exactly its own.
 
     Parameters
     ----------
@@ -126,8 +129,8 @@ class SynthID:
         """Looks for this watermark in a text's tokens; leave out the prompt. The score is the mean of the g values, weighted from 10 for the first key to 1 for the last.
 
         Positions whose context has come before are left out. Under plain text a position's weighted mean is a draw from those of all hashes:
-        the p-value is the tail of the law of the mean of such draws. It is exact for few keys and positions, and otherwise a saddlepoint
-        approximation whose relative error is below 2 % from 8 positions on.
+        the p-value is the tail of the distribution of the mean of such draws. It is exact for few keys and positions, and otherwise
+        a saddlepoint approximation whose relative error is below 2 % from 8 positions on.
         """
         ids = np.array(parse(TOKEN_IDS, "token_ids", token_ids), dtype=np.int64)
         depth, width = len(self.keys), self.ngram_len
