@@ -158,7 +158,7 @@ void RegisterActivations(py::module_& module) {
         return out;
       },
       py::arg("table"), py::arg("name"), py::arg("x"), py::arg("gated") = true, py::arg("parameters") = std::array<float, 4>{});
-  // Of silu.
+  // silu(x) in the forms that the next layer reads.
   module.def(
       "activate_forms",
       [](const std::string& table, const FloatArray& x, bool gated, bool fine, int num_threads, int bits) {

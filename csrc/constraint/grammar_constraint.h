@@ -26,7 +26,7 @@ class GrammarConstraint final : public TokenConstraint {
   std::unique_ptr<GrammarConstraint> Copy(std::vector<int32_t> ends) const;
   // The error in words; "" without one.
   std::string ErrorText() const;
-  // For measurements.
+  // Access for measurements.
   const GrammarVocabulary& vocabulary() const { return *vocabulary_; }
   LibraryMatcher* matcher() const { return matcher_; }
   // What the grammar's compiler left out of account, in words; "" if nothing.

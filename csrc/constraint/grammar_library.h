@@ -13,7 +13,7 @@ namespace llmi {
 struct LibraryTokenizer;
 struct LibraryMatcher;
 
-// Of a vocabulary. The library reads struct_size bytes.
+// The arguments that make a tokenizer of a vocabulary. The library reads struct_size bytes.
 struct LibraryTokenizerInit {
   size_t struct_size = sizeof(LibraryTokenizerInit);
   uint32_t vocab_size = 0;
@@ -31,7 +31,7 @@ struct LibraryTokenizerInit {
   uint32_t num_more_ends = 0;
 };
 
-// Of a matcher. The library fills in its defaults; a later version may have more fields than these.
+// The arguments that make a matcher. The library fills in its defaults; a later version may have more fields than these.
 struct LibraryMatcherInit {
   const LibraryTokenizer* tokenizer = nullptr;
   uint32_t log_buffer_level = 0;

@@ -17,7 +17,7 @@ class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
   // Fills the mask of the next token: words [MaskWords(vocab_size)], all bits written, 0 past the last token. Tokens that end the text are
-  // allowed where it may end, and only there. All 0: nothing may follow, and the text is no whole.
+  // allowed where it may end, and only there. All 0: nothing may follow, and the text is incomplete.
   virtual void FillMask(std::span<uint32_t> words, int64_t vocab_size) = 0;
   // Goes on after the token, which the mask allowed. A token that ends the text leaves the place as it is (ignore_eos).
   virtual void Advance(int32_t token) = 0;

@@ -41,7 +41,7 @@ class JsonFields {
   bool Bool(const std::string& key, bool fallback) const;
   std::string String(const std::string& key, const std::string& fallback) const;
 
-  // For keys whose null means the same as absent.
+  // Values of keys whose null means the same as absent.
   std::optional<int64_t> OptionalInteger(const std::string& key) const;
   std::optional<std::string> OptionalString(const std::string& key) const;
   // The object `key`; its members are noted separately from then on.

@@ -89,7 +89,7 @@ class Engine {
   bool WaitEnded(double timeout_s) { return life_.WaitEnded(timeout_s); }
   // Both, then frees weights and cache. In the child of a fork it does nothing; on the engine thread it only begins to close.
   void Close();
-  // Of the engine thread.
+  // The handle of the engine thread.
   std::thread::native_handle_type native_thread() { return thread_.native_handle(); }
 
  private:

@@ -170,7 +170,7 @@ struct Request {
   std::shared_ptr<const Steering> steering;  // null: none
   bool stepped = false;                      // runs only while step() is called
   std::shared_ptr<RequestHooks> hooks;
-  // Of the output: one object for each sample, or one for all beams; empty: none. The engine takes them.
+  // Constraints on the output: one for each sample, or one for all beams; empty: none. The engine takes them.
   std::vector<std::unique_ptr<TokenConstraint>> constraints;
   std::optional<SpeculationConfig> speculation;
   bool drafts_forced = false;  // speculation has a ForcedDrafter
@@ -200,7 +200,7 @@ struct OutputEvent {
   std::vector<TokenLogprobs> logprobs;  // of token_ids, if the request wants them
   FinishReason finish_reason = FinishReason::kNone;
   std::variant<std::monostate, int32_t, std::string> stop_reason;  // with finish_reason
-  // Of the record, which nobody else may read before the finish event.
+  // Values of the record, which nobody else may read before the finish event.
   std::vector<TokenLogprobs> prompt_logprobs;  // with the request's first tokens, if it wants them
   int64_t num_cached_tokens = 0;
   int64_t num_draft_tokens = 0;  // of the sample so far

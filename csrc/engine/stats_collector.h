@@ -34,7 +34,7 @@ class StatsCollector {
   void Publish();
   // The same with the numbers that need a walk over all pages: shared pages, unused slots, and an audit.
   void PublishWithPages();
-  // For the engine's end: updates the counters of steps and requests. The other numbers stay as they were.
+  // At the engine's end: updates the counters of steps and requests. The other numbers stay as they were.
   void PublishEnd();
 
  private:

@@ -44,7 +44,7 @@ class StopMatcher {
   bool empty() const { return program_ == nullptr; }
   // Reads the text's next character, of the bytes [begin, end). Returns the match that ends with it and begins first, if one does.
   std::optional<Match> Read(int32_t character, size_t begin, size_t end);
-  // Where the longest part begins that what follows may still complete; SIZE_MAX if there is none.
+  // The beginning of the longest part that later text may still complete; SIZE_MAX if there is none.
   size_t begin_under_way() const { return ways_.empty() ? SIZE_MAX : ways_[0].begin; }
 
  private:

@@ -22,7 +22,7 @@ class DecodeTrace {
   int64_t step() const { return step_; }
   // Keeps the stages of the next row of vocab_size logits, for Record. Valid until the next call.
   LawObserver ObserveStages(int64_t vocab_size);
-  // For a token that is named in a later step than its row: takes the stages, and gives them back before Record.
+  // A token may be named in a later step than its row: takes the stages, which SetStages gives back before Record.
   LawStages TakeStages() { return std::exchange(stages_, {}); }
   void SetStages(LawStages stages) { stages_ = std::move(stages); }
   // Adds to the sample's trace the tokens that were tried at its next position: first the drafted ones, in the order in which they were

@@ -66,7 +66,7 @@ class Decoder {
   // Keeps these rows of the result alone, in this order (ascending): hidden states and taps; the others are lost.
   void KeepRows(const KernelContext& context, const std::vector<size_t>& rows, ForwardResult* result);
   // Computes the logits [num_rows, vocab_size] of hidden rows (Forward's `hidden`) and stores them on the host.
-  // With a shortlist, only the logits of its tiles are defined.
+  // If there is a shortlist, only the logits of its tiles are defined.
   void LmHead(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits, const Shortlist* shortlist = nullptr);
   // Computes the logits of the tokens that each row allows; the others are -inf. Only tiles that hold allowed tokens are read, and no tile
   // where one token is allowed: its logit is 0, or NaN if the hidden row is not finite. allowed [num_rows]: sets of at least one token.

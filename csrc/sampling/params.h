@@ -79,7 +79,7 @@ struct SamplingParams {
   bool has_point_law() const { return greedy() && !contrasts(); }
 };
 
-// Those that make a row of several, or choose among rows.
+// Parameters that make a row of several, or choose among rows.
 template <typename Visit>
 void VisitRowParams(const Visit& visit) {
   visit("guidance_scale", &SamplingParams::guidance_scale);
@@ -88,7 +88,7 @@ void VisitRowParams(const Visit& visit) {
   visit("penalty_alpha", &SamplingParams::penalty_alpha);
 }
 
-// Those that end an output by its text or tokens.
+// Parameters that end an output by its text or tokens.
 template <typename Visit>
 void VisitEndParams(const Visit& visit) {
   visit("stop_token_ids", &SamplingParams::stop_token_ids);

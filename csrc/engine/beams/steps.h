@@ -1,7 +1,7 @@
 // The steps of beam searches: when every running beam of a search has its row, chooses the next beams and moves caches, histories and
 // states to them, by transformers' rule. Engine thread only.
 //
-// Of all candidates, ranked, those that end (stop tokens, stop strings, criteria, max_tokens) leave the search, and count as finished
+// All candidates are ranked. Those that end (stop tokens, stop strings, criteria, max_tokens) leave the search, and count as finished
 // hypotheses if they rank among the first `width`; the best `width` others run on.
 #pragma once
 

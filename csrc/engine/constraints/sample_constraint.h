@@ -29,7 +29,7 @@ class SampleConstraint {
   void FillDraft(const Draft& draft);
   // Takes over another's mask of its next token; both have read the same.
   void ShareRoot(const SampleConstraint& from);
-  // For a sequence that begins with the same tokens. Drafts stay here.
+  // A copy for a sequence that begins with the same tokens. Drafts stay here.
   std::unique_ptr<SampleConstraint> Fork() const;
 
   // The mask of the token that follows a node of the draft, kWalkRoot for the last committed token: words [MaskWords(vocab_size)]. Empty:

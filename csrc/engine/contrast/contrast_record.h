@@ -20,7 +20,7 @@ struct ContrastRecord {
   std::vector<float> probs;    // p of the candidates
   std::vector<double> scores;  // of the candidates that this step has scored
   int32_t chosen = -1;         // the candidate that this step has named
-  // Of the row that the candidates come from, where something reads them: raw logits, law, stages for a trace.
+  // The row that the candidates come from, where something reads it: raw logits, law, stages for a trace.
   std::vector<float> raw;
   std::vector<float> law;
   LawStages stages;

@@ -78,7 +78,7 @@ class JudgedDraft : public DraftRows {
     return path;
   }
 
-  // Of the token that follows `node`.
+  // The noise of the token that follows `node`.
   NoiseKey Key(int32_t node) const {
     const auto position = static_cast<int64_t>(sample_.tokens.size() + Path(node).size());
     return sample_.noise_key(position, sample_.drafting.round());

@@ -37,7 +37,7 @@ class PreparedRows {
     SamplerState sampler;  // after the token
     std::exception_ptr error;
   };
-  // With the index of each row in the chunk.
+  // The chosen rows, each with its index in the chunk.
   using Chosen = std::vector<std::pair<Row*, size_t>>;
   Chosen Choose(std::span<const LogitsRow> rows, HostLogits& logits, const DeviceDraws& device);
   template <typename Body>

@@ -29,7 +29,7 @@ class RowHeads {
 
   // Rows of which a part of the head was computed, or nothing of it.
   int64_t num_small() const { return num_small_; }
-  // Those without any.
+  // Rows of which nothing of the head was computed.
   int64_t num_skipped() const { return num_skipped_; }
 
  private:

@@ -33,7 +33,7 @@ template <int kMatrices, int kDimGroups, bool kTrees, bool kBiased>
 struct Bf16Attention {
   static constexpr int kQueries = kMatrices * kMatrixQueries;
   static constexpr int kMostHeadDim = kDimGroups * 8 * kBf16AttentionWarps;
-  // Of a thread, so that a multiprocessor holds two blocks; the larger ones need more, and it holds one.
+  // The most registers of a thread: with 128 a multiprocessor holds two blocks; larger kernels need more, and it holds one.
   static constexpr int kMostRegisters = kBiased || kDimGroups > 8 ? 255 : 128;
   static constexpr int kPad = 4;  // words, so that lanes that read at the same time use different banks
   static constexpr int kWeightWords = kAttentionSpan / 2 + kPad;

@@ -336,7 +336,7 @@ class GpuDevice final : public Device {
                   RoundRowsKernel{format, args.x, args.x_stride, num_cols, rounded_.template as<uint16_t>()});
   }
 
-  // Of the rows that were rounded last.
+  // Multiplies the rows that were rounded last.
   void MultiplyFreely(HalfFormat format, const LinearArgs& args, const LinearPart& part) {
     float* out = args.out + part.out_column;
     Busy().Multiply(*cublas_lt_,
@@ -450,8 +450,8 @@ class GpuDevice final : public Device {
   DeviceCounts counts_;
   std::optional<Clock::time_point> idle_since_;
   DrawTicket num_draws_ = 0;
-  int64_t num_drawn_[2] = {};  // rows of the last two
-  AlignedBuffer drawn_[2];     // and what they gave
+  int64_t num_drawn_[2] = {};  // the rows of the last two draws
+  AlignedBuffer drawn_[2];     // the results of these draws
   bool just_drew_ = false;
   AlignedBuffer ids_;
   AlignedBuffer partials_;

@@ -65,7 +65,7 @@ struct HalfLinear {
     }
   }
 
-  // Of the tile, for D's value i in a lane.
+  // The row of the tile to which D's value i in a lane belongs.
   LLMI_HD static int TileRow(int lane, int i) { return lane / 4 * 2 + i / 2; }
 
  private:
@@ -154,7 +154,7 @@ struct HalfSplitKernel {
   }
 };
 
-// For more rows. Block x: 64 rows of x, which its warps share as bf16, 64 columns at a time; y: eight tiles of W.
+// For more than 32 rows of x. Block x: 64 rows of x, which its warps share as bf16, 64 columns at a time; y: eight tiles of W.
 template <HalfFormat F>
 struct HalfTileKernel {
   static constexpr int kGroups = 8;

@@ -27,7 +27,7 @@ struct LawSelection {
     Selection selection;
     ReductionRoom room;
     Runner winner;
-    // Of the row.
+    // The row's state.
     uint64_t best_key;
     int32_t flags;
     float peak;

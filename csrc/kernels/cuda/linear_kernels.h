@@ -144,7 +144,7 @@ struct Int8Rows {
     }
     return {{Fma(static_cast<float>(dots[1]), x_scales[1], first), 0.0f}, {block.scales[0], 0.0f}};
   }
-  // With minima for each 16 columns.
+  // The sum of a block with minima for each 16 columns.
   LLMI_HD BlockSum SumWithHalfMinima(const BlockScales& block, const int32_t* dots, int64_t x_block) const {
     BlockSum sum;
     for (int half = 0; half < 2; ++half) {

@@ -64,7 +64,7 @@ struct SpanPlan {
   }
 
   int64_t RowEnd(size_t group) const { return groups[group].row_begin + groups[group].num_rows; }
-  // Of rows [begin, end).
+  // The number of spans of rows [begin, end).
   int64_t NumRowSpans(int64_t begin, int64_t end) const { return begins[static_cast<size_t>(end)] - begins[static_cast<size_t>(begin)]; }
 
  private:

@@ -27,7 +27,7 @@ enum class FilterKind : uint8_t {
 struct FilterStep {
   FilterKind kind;
   double value;  // the parameter; of kXtc the threshold
-  // Of kDynamicTemperature, in addition to the temperature.
+  // Parameters of kDynamicTemperature, in addition to the temperature.
   double range = 0.0;
   double exponent = 1.0;
 };
@@ -54,7 +54,7 @@ LLMI_HD static inline double UnitPower(double base, double exponent) {
   const double log_power = exponent * LogF64(base);
   return log_power < -700 ? 0.0 : ExpF64(log_power);
 }
-// Of a row with this entropy and number of tokens, 2 or more. Below kLeastTemperature: the first token alone is kept.
+// The temperature of a row with this entropy and number of tokens, 2 or more. Below kLeastTemperature: the first token alone is kept.
 LLMI_HD static inline double DynamicTemperature(const FilterStep& step, double entropy, uint64_t num_tokens) {
   const double relative = entropy / LogF64(static_cast<double>(num_tokens));
   const double share = relative < 1.0 ? relative : 1.0;

@@ -9,7 +9,8 @@
 // accumulate: out = out + result (the residual sum of sandwich norms); then out may not be x
 // Sums: 16 lanes (column of the group modulo 16), each in order, folded by the fixed tree 8, 4, 2, 1; any size. kLayer: the mean first,
 // then the squares of c. input: other forms of out to make (kernels/ops/linear_input.h); then the groups of all rows must stand one after
-// the other Sources: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019; Ba et al., Layer Normalization, 2016.
+// the other.
+// Sources: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019; Ba et al., Layer Normalization, 2016.
 #pragma once
 
 #include <stdint.h>

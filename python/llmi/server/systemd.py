@@ -40,7 +40,7 @@ WantedBy=multi-user.target
 """
 # Folders that systemd makes for the service, and gives to its user.
 _OWN = {Path("/run/llmi"): "RuntimeDirectory", Path("/var/lib/llmi"): "StateDirectory"}
-# Those of which a service with PrivateTmp=yes has its own.
+# Folders of which a service with PrivateTmp=yes has its own.
 _TEMPORARY = (Path("/tmp"), Path("/var/tmp"))
 
 

@@ -169,9 +169,9 @@ inline F32x16 KeepLanes(F32x16 a, int begin, int end, F32x16 other) {
       _mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(begin - 8), index), _mm256_cmpgt_epi32(_mm256_set1_epi32(end - 8), index));
   return {_mm256_blendv_ps(other.lo, a.lo, _mm256_castsi256_ps(lo_keep)), _mm256_blendv_ps(other.hi, a.hi, _mm256_castsi256_ps(hi_keep))};
 }
-inline __m256 PowerOfTwo(__m256 shifted) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(shifted), 23)); }
 // The number whose exponent is the low bits of `shifted` (core/scalar_math.h, ExpF32).
-// Of a positive, normal, finite number: its exponent, and its mantissa in [1, 2).
+inline __m256 PowerOfTwo(__m256 shifted) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(shifted), 23)); }
+// The exponent, and the mantissa in [1, 2), of a positive, normal, finite number.
 inline __m256 ExponentOf(__m256 x) {
   return _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_srli_epi32(_mm256_castps_si256(x), 23), _mm256_set1_epi32(127)));
 }

@@ -114,10 +114,10 @@ inline F32x16 KeepLanes(F32x16 a, int begin, int end, F32x16 other) {
   const uint32_t mask = ((1u << end) - 1u) & ~((1u << begin) - 1u);
   return {_mm512_mask_blend_ps(static_cast<__mmask16>(mask), other.v, a.v)};
 }
-// The number whose exponent is the low bits of `shifted` (core/scalar_math.h, ExpF32).
-// Of a positive, normal, finite number: its exponent, and its mantissa in [1, 2).
+// The exponent, and the mantissa in [1, 2), of a positive, normal, finite number.
 inline F32x16 ExponentOf(F32x16 x) { return {_mm512_getexp_ps(x.v)}; }
 inline F32x16 MantissaOf(F32x16 x) { return {_mm512_getmant_ps(x.v, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_src)}; }
+// The number whose exponent is the low bits of `shifted` (core/scalar_math.h, ExpF32).
 inline F32x16 PowerOfTwo(F32x16 shifted) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(shifted.v), 23))}; }
 // p[lane] = x, for 16 elements at p. All 16 are loaded and stored: a load of all of them soon after need not wait for the store.
 inline void SetLane(int8_t* p, int lane, int8_t x) {

@@ -20,7 +20,7 @@ struct SuperScales {
   F32x16 minimum = Zero();
 };
 
-// Of a block, or of its halves. Each product of a super-block is exact.
+// The scales of a block, or of its halves. Each product of a super-block is exact.
 template <PackedType T>
 struct BlockScales {
   static constexpr int kCount = HasHalfScalesPacked(T) ? 2 : 1;
