@@ -326,7 +326,7 @@ def _strings(value: object) -> Iterable[str]:
 
 
 def _spans_by_text(text: str, pattern: re.Pattern[str], chat: object, arguments: object) -> list[list[Any]]:
-    """For a chat in which it is not known which characters are content: fine as long as no content names a special token."""
+    """Special tokens of a text of which it is not known which characters are content: those that some content names."""
     named = {match.group() for string in _strings([chat, arguments]) for match in pattern.finditer(string)}
     return [[match.start(), match.end(), UNKNOWN] for match in pattern.finditer(text) if match.group() in named]
 

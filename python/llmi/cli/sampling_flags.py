@@ -12,7 +12,7 @@ from llmi.errors import InvalidParamsError
 from llmi.params.options import SAMPLING, Option
 from llmi.params.steps import ORDERS
 
-#: Those that change nothing that a command prints, or that it cannot print.
+#: Parameters that change nothing that a command prints, or that it cannot print.
 NOT_OFFERED = {"n", "logprobs", "prompt_logprobs", "detokenize", "output_kind", "eos_token_id"}
 _ORDER = "sampler_order"
 _PLAIN = (Real, Whole, Flag)

@@ -71,8 +71,9 @@ class ConstraintMasks:
         return words
 
     def allowed_counts(self, token_ids: Iterable[int], begin: int, vocab_size: int) -> NDArray[np.int64]:
-        """For each token of an output whose first one stands at `begin`: its position, how many tokens the mask allowed, and whether it
-        was one of them; int64 [tokens, 3].
+        """Position, tokens that the mask allowed, and whether the token was one of them, for each token of an output; int64 [tokens, 3].
+
+        The output's first token stands at `begin`.
         """
         state, rows = self.constraint.initial_state(), []
         for position, token in enumerate(token_ids, begin):

@@ -159,7 +159,7 @@ class BatchRunner:
         self._processors = list(processors)
 
     def apply(self, entries: list[_core.HookRow], logits: NDArray[np.float32], before: NDArray[np.float32]) -> list[str | None]:
-        """For each row of logits a message if it failed, else None. before: a copy of logits.
+        """A message for each row of logits that failed, None for the others. before: a copy of logits.
 
         If a processor raises, the rows are tried one by one, so that only its own requests end.
         """

@@ -90,7 +90,7 @@ class LlmiLM(TemplateLM):  # type: ignore[misc]  # the harness has no types here
 
     @property
     def tokenizer_name(self) -> str:
-        """For the harness' cache of requests."""
+        """The model's name in the harness' cache of requests."""
         return str(self.llm.model_info.path).replace("/", "__")
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: object) -> list[int]:

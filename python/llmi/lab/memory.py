@@ -49,7 +49,7 @@ class Draws:
         self._draws = draws or []
 
     def copied(self) -> Draws:
-        """For a fork."""
+        """A copy for a fork."""
         return Draws(list(self._draws))
 
     def note(self, draw: Draw) -> None:

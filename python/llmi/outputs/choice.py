@@ -24,7 +24,7 @@ def mean_logprob(output: RequestOutput) -> float:
 
 
 def best_of(outputs: Iterable[RequestOutput], score: Callable[[RequestOutput], float] | None = None) -> Outputs:
-    """For each prompt its result with the best continuation alone; the first of those that are equally good.
+    """Each prompt's result with the best continuation alone; the first of those that are equally good.
 
     Parameters
     ----------

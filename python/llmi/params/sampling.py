@@ -372,11 +372,11 @@ SamplingParams.__init__ = _init  # type: ignore[method-assign]
 
 #: Hugging Face's names for the same things.
 ALIASES = {alias: option.name for option in SAMPLING.values() for alias in option.aliases}
-#: Those that mean something of their own; see `canonical`.
 _STREAMER = Object("a transformers streamer, with put() and end()", is_streamer)
 #: Limits that count the prompt too, and have no effect together with a limit of new tokens.
 _OUTRANKED = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}
 _LENGTH = Maybe(Whole(0, 2**63 - 1))
+#: Hugging Face's names that mean something of their own; see `canonical`.
 _TRANSLATED = ("do_sample", "streamer", "suppress_tokens", "sequence_bias")
 
 

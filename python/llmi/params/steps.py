@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-#: Those that run before the user's processors unless an order names them after a filter.
+#: Steps that run before the user's processors unless an order names them after a filter.
 PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty", "dry_multiplier")
 #: All names of sampler_order, in the default order. `temperature` is dynatemp_range's name too.
 STEPS = (

@@ -1,4 +1,4 @@
-"""Where a request's rows are drawn on a GPU: there, or on the host, and for what reason."""
+"""Where a request's rows are drawn: on the GPU or on the host, and for what reason."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class CallOptions:
     recorded: list[list[int]] | None = None
 
     def checked(self) -> CallOptions:
-        """With flags and words in their plain form. Raises InvalidParamsError."""
+        """A copy with flags and words in their plain form. Raises InvalidParamsError."""
         special = None if self.parse_special is None else option("parse_special", self.parse_special)
         return dataclasses.replace(
             self, on_error=option("on_error", self.on_error), trace=option("trace", self.trace), parse_special=special

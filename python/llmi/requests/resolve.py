@@ -30,7 +30,7 @@ class Resolved:
     beams: BeamSearchParams | None = None
 
     def copy(self) -> Resolved:
-        """For the next prompt: max_tokens is settled for each."""
+        """A copy for the next prompt: max_tokens is settled for each."""
         return Resolved(dataclasses.replace(self.params), dict(self.sources), dict(self.no_effect), self.beams)
 
     def values(self) -> dict[str, Any]:

@@ -123,7 +123,10 @@ class CompletionForm:
     # --- as it comes
 
     def begin(self) -> bytes:
-        """With echo a chunk with each choice's prompt; else one without text, which says what repeats the answer. A beam search is sure to find its first choice."""
+        """The first chunks: with echo each choice's prompt, else one without text, which says what repeats the answer.
+
+        A beam search is sure to find its first choice.
+        """
         count = self._job.num_choices
         data = b""
         for number in range(0, count * len(self._job.prompts), count if self._job.is_beams else 1) if self._echoes_at_once else (0,):

@@ -110,7 +110,7 @@ class Caller:
 
     @property
     def name(self) -> str:
-        """For the log; "-" without keys."""
+        """The key's name in the log; "-" without keys."""
         return "-" if self.key is None else self.key.name
 
     @property

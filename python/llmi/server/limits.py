@@ -101,7 +101,7 @@ class Limits:
             )
 
 
-#: Those of the server that the code runs for.
+#: Limits of the server that the code runs for.
 LIMITS = contextvars.ContextVar("limits", default=Limits())  # noqa: B039 (frozen)
 #: When the request came that the code runs for, by time.monotonic(); None: now.
 ARRIVED: contextvars.ContextVar[float | None] = contextvars.ContextVar("arrived", default=None)

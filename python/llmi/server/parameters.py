@@ -152,7 +152,7 @@ def _ids_alone(params: dict[str, Any]) -> int | None:
 
 
 def one_choice(model: Served, params: dict[str, Any]) -> None:
-    """For an endpoint that gives one answer: raises ApiError for a body that wants another number; one of the model's own defaults does not hold."""
+    """Raises ApiError for a body that wants another number of answers than one. The model's own default does not count."""
     count, field = num_results(params, 1)
     if count != 1:
         with_n = ", or n = 1 with it" if field == "beam_width" else ""

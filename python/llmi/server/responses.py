@@ -152,7 +152,7 @@ class ResponseForm:
         return data
 
     def _told_logprobs(self) -> list[dict[str, Any]]:
-        """Those of the tokens whose text is told now; they are the open part's, too."""
+        """Log-probabilities of the tokens whose text is told now; they are the open part's, too."""
         positions, self._positions = self._positions, []
         if self._logprobs is None or not positions:
             return []

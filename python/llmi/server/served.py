@@ -40,7 +40,7 @@ class Served:
 
     @classmethod
     def of(cls, name: str, server: AsyncLLM) -> Served:
-        """With its fingerprint, for which the model's digest must be known: the files are read if it is not."""
+        """A served model with its fingerprint, for which the model's digest must be known: the files are read if it is not."""
         return cls(name, server, fingerprint_of(server.llm), int(time.time()))
 
     @property

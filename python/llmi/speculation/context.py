@@ -86,7 +86,10 @@ class DraftContext:
         shortlist_of: Callable[[DraftContext], _core.Shortlist | None] | None,
         steering: Mapping[int, F32] | None = None,
     ) -> TokenSequence:
-        """With a shortlist, logits over its ids, over those of the text and of the request's parameters; -inf elsewhere. steering: of the draft model."""
+        """This context's sequence of the draft model. steering: of the draft model.
+
+        With a shortlist, logits are over its ids, those of the text and of the request's parameters; -inf elsewhere.
+        """
         params = self.sampling_params
         key = (id(draft_llm), shortlist_of is not None)
         sequence = self._sequences.get(key)

@@ -294,7 +294,7 @@ def _apart(a: Law, b: Law) -> float:
 
 
 def _extended(law: Law, length: int, target: Target) -> Law:
-    """With the target's own tokens behind what was emitted, up to `length`."""
+    """The law with the target's own tokens behind what was emitted, up to `length`."""
     while any(len(path) < length for path in law):
         grown: Law = {}
         for path, mass in law.items():

@@ -34,7 +34,7 @@ class Target:
         self._layer: dict[str, Any] = layers[-1]
 
     def _tensor(self, binding: dict[str, Any]) -> F32:
-        """With rows in the order of checkpoints: pairs of a rotation half a head apart."""
+        """A tensor with rows in the order of checkpoints: pairs of a rotation half a head apart."""
         weight: F32 = self._weights[binding["name"]]
         if binding.get("transposed"):
             weight = np.ascontiguousarray(weight.T)

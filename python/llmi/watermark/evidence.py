@@ -106,7 +106,7 @@ def _cumulants(values: NDArray[np.float64], tilt: float) -> tuple[float, float, 
 
 
 def _tilt(values: NDArray[np.float64], mean: float, guess: float) -> float:
-    """Where the mean under weights exp(tilt v) is `mean`: Newton's steps inside a bracket that shrinks."""
+    """The tilt at which the mean under weights exp(tilt v) is `mean`: Newton's steps inside a bracket that shrinks."""
     low, high, tilt = -math.inf, math.inf, guess
     for _ in range(100):
         _, first, second = _cumulants(values, tilt)
