@@ -44,6 +44,16 @@ def test_paragraphs_are_short() -> None:
             assert len(" ".join(paragraph.split())) <= 450, f"{page.name}: {paragraph}"
 
 
+def test_references_to_decisions_exist() -> None:
+    docs = parameters_page.PAGE.parent
+    pages = {page.name[:4] for page in (docs / "decisions").glob("*.md")}
+    for folder in ("csrc", "docs", "python/llmi", "tests"):
+        for file in (docs.parent / folder).rglob("*"):
+            if file.suffix in (".h", ".cc", ".cpp", ".md", ".py"):
+                named = set(re.findall(r"decisions/(\d{4})", file.read_text(encoding="utf-8")))
+                assert named <= pages, f"{file.name} names pages that are not there: {named - pages}"
+
+
 def test_metrics_page_lists_all_metrics() -> None:
     tables = (parameters_page.PAGE.parent / "metrics.md").read_text(encoding="utf-8").split("## ")[1:]
     rows = [re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE) for table in tables]

@@ -87,7 +87,7 @@ class DraftModel(Drafter):
         return self._listed
 
     def _shortlist_of(self, context: DraftContext) -> _core.Shortlist | None:
-        """The ids that are drawn from: where the request allows some, these. All others are banned, so the distribution is that of all ids."""
+        """The ids that are drawn from: those that the request allows, if any. All others are banned, so the distribution is that of all ids."""
         allowed = context.sampling_params.allowed_token_ids
         if allowed is None:
             return self._shortlist()
