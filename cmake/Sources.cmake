@@ -25,11 +25,11 @@ set(LLMI_CORE_SOURCES
   csrc/sampling/filters/thresholds.cc csrc/sampling/filters/typical.cc
   csrc/constraint/grammar_constraint.cc csrc/constraint/grammar_library.cc csrc/constraint/grammar_vocabulary.cc csrc/constraint/thinking_budget.cc
   csrc/scheduler/scheduler.cc
-  csrc/speculative/corpus_counts.cc csrc/speculative/corpus_drafter.cc csrc/speculative/corpus_table.cc
-  csrc/speculative/draft.cc csrc/speculative/eagle_drafter.cc csrc/speculative/forced_drafter.cc csrc/speculative/length.cc csrc/speculative/likeliest.cc csrc/speculative/lookahead.cc csrc/speculative/medusa_drafter.cc
+  csrc/speculative/acceptance_record.cc csrc/speculative/corpus_counts.cc csrc/speculative/corpus_drafter.cc csrc/speculative/corpus_table.cc csrc/speculative/cost_curve.cc
+  csrc/speculative/draft.cc csrc/speculative/head_drafter.cc csrc/speculative/forced_drafter.cc csrc/speculative/likeliest.cc csrc/speculative/lookahead.cc
   csrc/speculative/node_choice.cc csrc/speculative/node_rates.cc csrc/speculative/prompt_lookup.cc csrc/speculative/recorded_drafter.cc csrc/speculative/sized_union.cc
   csrc/speculative/token_recycling.cc
-  csrc/speculative/tree_nodes.cc csrc/speculative/union_drafter.cc csrc/speculative/verify.cc
+  csrc/speculative/trained_head.cc csrc/speculative/union_drafter.cc csrc/speculative/verify.cc
   csrc/engine/active_requests.cc csrc/engine/ahead.cc csrc/engine/batch.cc csrc/engine/command_queue.cc
   csrc/engine/costs.cc csrc/engine/detokenizer.cc csrc/engine/emit.cc csrc/engine/engine.cc csrc/engine/inbox.cc csrc/engine/lab.cc csrc/engine/lab_rows.cc
   csrc/engine/lifetime.cc csrc/engine/open_engine.cc csrc/engine/options.cc csrc/engine/request_limits.cc csrc/engine/scheduling.cc csrc/engine/sizing.cc
@@ -38,7 +38,7 @@ set(LLMI_CORE_SOURCES
   csrc/engine/beams/rows.cc csrc/engine/beams/steps.cc
   csrc/engine/constraints/constraint_masks.cc csrc/engine/constraints/sample_constraint.cc
   csrc/engine/contrast/hidden_rows.cc
-  csrc/engine/drafting/draft_choice.cc csrc/engine/drafting/draft_walk.cc csrc/engine/drafting/drafting.cc csrc/engine/drafting/eagle_runner.cc csrc/engine/drafting/head_worth.cc csrc/engine/drafting/history.cc csrc/engine/drafting/lengths.cc csrc/engine/drafting/medusa_runner.cc csrc/engine/drafting/node_lengths.cc csrc/engine/drafting/walk.cc
+  csrc/engine/drafting/draft_choice.cc csrc/engine/drafting/draft_walk.cc csrc/engine/drafting/drafting.cc csrc/engine/drafting/eagle_runner.cc csrc/engine/drafting/head_worth.cc csrc/engine/drafting/history.cc csrc/engine/drafting/medusa_runner.cc csrc/engine/drafting/node_lengths.cc csrc/engine/drafting/walk.cc
   csrc/engine/rows/combined_rows.cc csrc/engine/rows/contrast_rows.cc csrc/engine/rows/device_draws.cc csrc/engine/rows/judge.cc csrc/engine/rows/plan.cc csrc/engine/rows/prepared_rows.cc csrc/engine/rows/row_heads.cc
   csrc/engine/rows/row_processor.cc csrc/engine/rows/user_processors.cc)
 

@@ -23,7 +23,7 @@ CONSTRAINTS = [
     planted("siblings of a draft share one place", "FillNode", "const bool is_last = …;", "const bool is_last = true;"),
     planted("beams keep the place of another", "Fork", "if (parent.constraint != nullptr) child.constraint = parent.constraint->Fork();", "", within="csrc/engine/beams/steps.cc"),
     planted("state shared between forks", "Copy", "vocabulary_->functions().clone_matcher(matcher_)", "matcher_", within="csrc/constraint/grammar_constraint.cc"),
-    planted("forced token injected", "Propose", "if (context->forced.empty() || keeps_own || context->error) continue;", "if (context->forced.empty() || keeps_own || context->error) continue;\n    context->forced[0] += 1;", within="csrc/speculative/forced_drafter.cc"),
+    planted("forced token injected", "Propose", "if (seat.text.forced.empty() || keeps_own || seat.error) continue;", "if (seat.text.forced.empty() || keeps_own || seat.error) continue;\n    seat.text.forced[0] += 1;", within="csrc/speculative/forced_drafter.cc"),
     planted("ends inside a text", "FillMask", "for (const uint32_t end : vocabulary_->ends()) SetBit(words, end, false);", "", GRAMMARS, "csrc/constraint/grammar_constraint.cc"),
     planted("no end where the text may end", "FillMask", "for (const int32_t end : ends_) SetBit(words, end, final);", "", GRAMMARS, "csrc/constraint/grammar_constraint.cc"),
     planted("a failure of the tokenizer is lost", "TokenizeForLibrary", "failure = std::current_exception();", "", within="csrc/constraint"),

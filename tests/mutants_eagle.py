@@ -28,7 +28,7 @@ EAGLE = [
             "csrc/cache"),
     planted("heads of another model", "shipped_heads", "target_digest(config) == digest()", "True", AUTO, "python/llmi/speculation"),
     planted("unlikely tokens of judged heads are left out", "NodeLengths::Cut", "draft->laws.empty() ? ChooseNodes", "true ? ChooseNodes", AUTO),
-    planted("what other requests learnt of heads", "NodeLengths::Begin", "sample.judges_drafts() ? HeadRates(greedy)", "false ? HeadRates(greedy)", AUTO),
+    planted("what other requests learnt of heads", "NodeLengths::Begin", "known.head[greedy]", "histories_.Of(sample).head[greedy]", AUTO),
     planted("the time of heads is measured where drafts are judged", "HeadWorth::StepOf", "head_->Share()}", "share_}", AUTO),
     planted("a NaN in a scale", "PackedQ4", "if ((row[block + 1] & 0x7C) == 0x7C)", "if (false)", PACKED, "csrc/model"),
     planted("halves of columns", "Columns", "from + bytes_of(dtype, begin)", "from + bytes_of(dtype, 0)", DRAFTS, "csrc/model"),

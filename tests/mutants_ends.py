@@ -29,7 +29,7 @@ ENDS = [
     planted("ranks from 0", "csrc/sampling/logprobs.cc", "RanksOf", "sum + 1", "sum", TOKENS),
     planted("ids twice", "csrc/sampling/logprobs.cc", "NotListed", "known.insert(place, id);", "", TOKENS),
     planted("a record that is too short", EMIT, "Differs", "tokens.size() > wanted.size() || ", "tokens.size() <= wanted.size() && ", CHECKS),
-    planted("the first text's record for all", "csrc/speculative/recorded_drafter.cc", "Propose", "static_cast<size_t>(context->sample_index)", "0", CHECKS),
+    planted("the first text's record for all", "csrc/speculative/recorded_drafter.cc", "Propose", "static_cast<size_t>(seat.sequence.sample_index)", "0", CHECKS),
     planted("no bits are compared", CHECK, "_first_of", "logprobs = _first(*digests)", "logprobs = None", CHECKS),
     planted("another number of texts", CHECK, "compare", "if len(here) != len(there):", "if False:", CHECKS),
 ]  # fmt: skip

@@ -18,7 +18,7 @@ MEDUSA = [
             "Logits(context_, decoder_, inputs, std::max<int64_t>(depth - 1, 0),"),
     planted("rows before the final norm", "MedusaRunner::Propose", "if (!guessed.empty()) decoder_.NormTapped", "if (guessed.size() > 1000) decoder_.NormTapped"),
     planted("siblings by their place in the draft", "MedusaRunner::Grow", "chosen.token_ids[rank]", "chosen.token_ids[chosen.token_ids.size() - 1 - rank]"),
-    planted("a tree where chains alone are taken", "MedusaRunner::Begin", "context->wants_chain ?", "context->wants_chain && false ?"),
+    planted("a tree where chains alone are taken", "MedusaRunner::Begin", "seat.wants.chain ?", "seat.wants.chain && false ?"),
     planted("rows of the model's head without its shortlist", "LoadMedusa", "MedusaHeads>(std::move(heads), std::move(shortlist),",
             "MedusaHeads>(std::move(heads), std::vector<int32_t>(),", DRAFTS, "csrc/model"),
     planted("a block without its bias", "MedusaLoader", "block.bias = {context_,", "WeightVector unused = {context_,", DRAFTS, "csrc/model"),

@@ -19,11 +19,22 @@ Costs = list[tuple[int, float]]
 
 
 def choose(num_drafts: int, num_accepted: int, costs: Costs, draft_seconds: float, max_length: int, **more: Any) -> int:
-    """The length chosen beside a step of one row and one token."""
-    return _core.testing.choose_length(
-        num_drafts, num_accepted, costs,
-        expected_tokens=1.0, num_rows=1, draft_seconds_per_token=draft_seconds, max_length=max_length, **more,
-    )  # fmt: skip
+    """The length chosen beside a step of one row and one token, after drafts of 10 tokens of one kind."""
+    seen = [(0, True)] * num_accepted + [(0, False)] * (num_accepted < 10)
+    expected = more.pop("expected_acceptance", 0.5)
+    nodes = _core.testing.choose_nodes(
+        list(range(-1, 31)),
+        [(0, -1)] * 32,
+        [expected],
+        costs,
+        seen * num_drafts,
+        expected_tokens=1.0,
+        num_rows=1,
+        draft_seconds_per_token=draft_seconds,
+        max_length=max_length,
+        **more,
+    )[0]
+    return len(nodes)
 
 
 def test_what_a_drafter_promises_decides_the_first_try(tiny: LLM) -> None:
@@ -57,7 +68,7 @@ def test_length_rule() -> None:
     assert choose(10, 10, flat, 10.0, 16) == 0  # a drafter slower than the model
     assert choose(10, 10, flat, 0.0, 3) == 3
     dear = [(1, 1.0), (2, 1.1), (32, 9.0)]
-    assert choose(10, 3, dear, 0.0, 16) == 3
+    assert 0 < choose(10, 3, dear, 0.0, 16) < choose(10, 9, dear, 0.0, 16) < 16
     assert choose(10, 3, dear, 0.0, 16, drafted_ratio=5.0) == 0, "drafted steps were seen to take longer than the curve says"
     # A draft model reads the prompt first: worth it over 100 tokens that come 8 a step, not over the last three.
     assert choose(10, 10, flat, 0.0, 16, start_seconds=5.0, remaining_tokens=100) == 16
@@ -151,14 +162,15 @@ def test_auto_does_not_draft_in_vain(tiny_path: Callable[..., Path]) -> None:
 
 
 def test_lookups_tell_how_much_matches() -> None:
-    def confidence(ids: list[int]) -> int:
-        return int(_core.testing.lookup_confidence(1, 3, ids))
+    def kinds(ids: list[int], num_tokens: int = 1) -> list[int]:
+        return _core.testing.lookup_kinds(1, 3, ids, num_tokens)
 
-    assert confidence([1, 2, 3]) == 0, "nothing found"
+    assert kinds([1, 2, 3]) == [], "nothing found"
     for match, kind in ((1, 1), (2, 2), (3, 3), (4, 3), (5, 4), (8, 4), (9, 5), (20, 5)):
         text = list(range(100, 100 + match))
-        assert confidence([7, *text, 8, 9, *text]) == kind, match
-    assert confidence([1, 2, 1, 2, 1, 2]) == 3, "it ends where the text begins"
+        assert kinds([7, *text, 8, 9, *text]) == [kind], match
+    assert kinds([1, 2, 1, 2, 1, 2]) == [3], "it ends where the text begins"
+    assert kinds([7, 100, 8, 9, 100], 5) == [1, 2, 3, 3, 4], "drafted tokens lengthen the match of those behind them"
 
 
 def test_auto_tells_kinds_of_drafts_apart(tiny: LLM) -> None:

@@ -75,12 +75,11 @@ void RegisterDrafters(py::module_& module) {
       .def(
           "propose",
           [](CorpusDrafter& drafter, const std::vector<int32_t>& token_ids, int64_t num_tokens) {
-            DraftContext context;
-            context.token_ids = token_ids;
-            context.max_nodes = num_tokens;
-            DraftContext* pointer = &context;
-            drafter.Propose({&pointer, 1});
-            return context.draft.token_ids;
+            Seat seat;
+            seat.text.token_ids = token_ids;
+            seat.budget.max_nodes = num_tokens;
+            drafter.Propose({&seat, 1});
+            return seat.draft.token_ids;
           },
           py::arg("token_ids"), py::arg("num_tokens"));
   py::class_<SizedUnion, Drafter, std::shared_ptr<SizedUnion>>(module, "SizedUnion")

@@ -11,8 +11,7 @@
 #include "bindings/bindings.h"
 #include "bindings/py_drafter.h"
 #include "engine/engine.h"
-#include "speculative/eagle_drafter.h"
-#include "speculative/medusa_drafter.h"
+#include "speculative/head_drafter.h"
 #include "speculative/prompt_lookup.h"
 
 namespace py = pybind11;
@@ -29,35 +28,41 @@ std::vector<TreeNode> TreeOf(const Nodes& nodes) {
   return tree;
 }
 
+struct EagleDrafter : HeadDrafter {
+  explicit EagleDrafter(const Nodes& nodes) : HeadDrafter(HeadKind::kLayer, TreeOf(nodes)) {}
+};
+
+struct MedusaDrafter : HeadDrafter {
+  explicit MedusaDrafter(const Nodes& nodes) : HeadDrafter(HeadKind::kLastRow, TreeOf(nodes)) {}
+};
+
 void RegisterBasicDrafters(py::module_& module) {
   py::class_<Drafter, std::shared_ptr<Drafter>>(module, "Drafter")
-      .def_property_readonly("name", &Drafter::name)
+      .def_property_readonly("name", [](const Drafter& drafter) { return drafter.traits().name; })
       .def_property_readonly("num_bytes", &Drafter::num_bytes);
   py::class_<PromptLookup, Drafter, std::shared_ptr<PromptLookup>>(module, "PromptLookup")
       .def(py::init<int64_t, int64_t>(), py::arg("min_ngram"), py::arg("max_ngram"))
       .def(
           "propose",
           [](PromptLookup& lookup, const std::vector<int32_t>& token_ids, int64_t num_tokens) {
-            const std::unique_ptr<DrafterState> state = lookup.NewState(0, 0);
-            DraftContext context;
-            context.token_ids = token_ids;
-            context.max_nodes = num_tokens;
-            context.state = state.get();
-            DraftContext* pointer = &context;
-            lookup.Propose({&pointer, 1});
-            return context.draft.token_ids;
+            NgramIndex index = lookup.NewIndex();
+            Seat seat;
+            seat.text.token_ids = token_ids;
+            seat.budget.max_nodes = num_tokens;
+            seat.state = &index;
+            lookup.Propose({&seat, 1});
+            return seat.draft.token_ids;
           },
           py::arg("token_ids"), py::arg("num_tokens"));
   py::class_<EagleDrafter, Drafter, std::shared_ptr<EagleDrafter>>(module, "EagleDrafter")
-      .def(py::init([](const Nodes& nodes) { return std::make_shared<EagleDrafter>(TreeOf(nodes)); }), py::arg("tree"),
-           "tree: (parent, rank) of each node.");
+      .def(py::init<const Nodes&>(), py::arg("tree"), "tree: (parent, rank) of each node.");
   py::class_<MedusaDrafter, Drafter, std::shared_ptr<MedusaDrafter>>(module, "MedusaDrafter")
-      .def(py::init([](const Nodes& nodes) { return std::make_shared<MedusaDrafter>(TreeOf(nodes)); }), py::arg("tree"),
-           "tree: (parent, rank) of each node.");
+      .def(py::init<const Nodes&>(), py::arg("tree"), "tree: (parent, rank) of each node.");
   py::class_<PyDrafter, Drafter, std::shared_ptr<PyDrafter>>(module, "PyDrafter")
       .def(py::init<py::object, std::string>(), py::arg("runner"), py::arg("name"));
   py::class_<UnionDrafter, Drafter, std::shared_ptr<UnionDrafter>>(module, "UnionDrafter")
-      .def(py::init<std::vector<std::shared_ptr<Drafter>>>(), py::arg("drafters"));
+      .def(py::init([](std::vector<std::shared_ptr<Drafter>> drafters) { return std::make_shared<UnionDrafter>(std::move(drafters)); }),
+           py::arg("drafters"));
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ RowPlan PlanOf(const std::shared_ptr<Request>& request, const RowCase& row) {
   Sample& sample = *running.samples.at(static_cast<size_t>(row.sample_index));
   sample.finished = row.finished;
   if (request->params.contrasts()) sample.drafting.BeginContrast();
-  sample.walk.Begin({row.draft_token_ids, row.draft_parents}, 0, row.is_observed);
+  sample.walk.Begin({row.draft_token_ids, row.draft_parents}, row.is_observed);
   return PlanRow({&sample, row.position, row.node, row.draws}, {row.has_device, row.has_batch_processors});
 }
 

@@ -35,7 +35,6 @@ class TestScheduler {
     request->left = max_new_tokens;
     request->num_drafted = num_drafted;
     ScheduledSequence& scheduled = request->scheduled;
-    scheduled.owner = request.get();
     scheduled.arrival = static_cast<uint64_t>(request->id);
     scheduled.priority = priority;
     scheduled.max_new_tokens = max_new_tokens;
@@ -57,11 +56,11 @@ class TestScheduler {
     std::vector<int64_t> ended;
     const std::vector<ScheduledPiece> pieces = scheduler_.Schedule(prompt_budget);
     for (const ScheduledPiece& piece : pieces) {
-      work.emplace_back(static_cast<Request*>(piece.sequence->owner)->id, piece.sequence->kv.num_tokens, piece.num_new);
+      work.emplace_back(RequestOf(piece).id, piece.sequence->kv.num_tokens, piece.num_new);
     }
     scheduler_.Commit(pieces);
     for (const ScheduledPiece& piece : pieces) {
-      auto& request = *static_cast<Request*>(piece.sequence->owner);
+      Request& request = RequestOf(piece);
       if (piece.sequence->finished || piece.sequence->kv.num_tokens < piece.sequence->num_tokens) continue;
       request.tokens.push_back(static_cast<int32_t>(request.tokens.size() * 7919 % 1000));
       ++piece.sequence->num_tokens;
@@ -95,7 +94,7 @@ class TestScheduler {
       const std::vector<ScheduledPiece> pieces = scheduler_.Schedule();
       scheduler_.Commit(pieces);
       for (const ScheduledPiece& piece : pieces) {
-        static_cast<Request*>(piece.sequence->owner)->tokens.push_back(static_cast<int32_t>(i));
+        RequestOf(piece).tokens.push_back(static_cast<int32_t>(i));
         ++piece.sequence->num_tokens;
       }
       scheduler_.EndStep();
@@ -114,6 +113,7 @@ class TestScheduler {
     int64_t num_drafted = 0;  // drafted for each token after the first
     ScheduledSequence scheduled;
   };
+  Request& RequestOf(const ScheduledPiece& piece) { return *requests_.at(static_cast<int64_t>(piece.sequence->arrival)); }
   void Finish(Request& request) {
     scheduler_.Remove(&request.scheduled);
     cache_.Free(&request.scheduled.kv);

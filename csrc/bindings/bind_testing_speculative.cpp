@@ -8,7 +8,8 @@
 #include "bindings/keywords.h"
 #include "engine/verification.h"
 #include "kernels/dispatch/device.h"
-#include "speculative/length.h"
+#include "speculative/acceptance_record.h"
+#include "speculative/cost_curve.h"
 #include "speculative/likeliest.h"
 #include "speculative/node_choice.h"
 #include "speculative/prompt_lookup.h"
@@ -63,19 +64,19 @@ class ScriptedRows : public DraftRows {
   std::vector<double> uniforms_;
 };
 
-DraftContext LookUp(int64_t min_ngram, int64_t max_ngram, const std::vector<int32_t>& token_ids, int64_t num_tokens) {
+Draft LookUp(int64_t min_ngram, int64_t max_ngram, const std::vector<int32_t>& token_ids, int64_t num_tokens) {
   PromptLookup lookup(min_ngram, max_ngram);
-  const std::unique_ptr<DrafterState> state = lookup.NewState(0, 0);
-  DraftContext context;
+  NgramIndex index = lookup.NewIndex();
+  Draft draft;
   for (size_t size = 1; size <= token_ids.size(); ++size) {
-    context = DraftContext{};
-    context.token_ids = std::span(token_ids).first(size);
-    context.max_nodes = num_tokens;
-    context.state = state.get();
-    DraftContext* pointer = &context;
-    lookup.Propose({&pointer, 1});
+    Seat seat;
+    seat.text.token_ids = std::span(token_ids).first(size);
+    seat.budget.max_nodes = num_tokens;
+    seat.state = &index;
+    lookup.Propose({&seat, 1});
+    draft = std::move(seat.draft);
   }
-  return context;
+  return draft;
 }
 
 using SiblingLists = std::vector<std::pair<std::vector<int32_t>, std::vector<std::vector<float>>>>;  // token ids, and laws or none
@@ -133,39 +134,11 @@ std::vector<std::pair<int32_t, int32_t>> VerifyOnDevice(const std::string& table
   return verdicts;
 }
 
-// The length that is chosen after num_drafts drafts of 10 tokens, of which num_accepted each were accepted. costs: (rows, seconds).
-// By name: num_rests, expected_acceptance, and the fields of LengthQuestion.
-int64_t ChosenLength(int64_t num_drafts, int64_t num_accepted, const std::vector<std::pair<int64_t, double>>& costs,
-                     const py::kwargs& given) {
-  Keywords keywords(given, "choose_length");
-  LengthQuestion question;
-  question.expected_tokens = keywords.Take<double>("expected_tokens");
-  question.num_rows = keywords.Take<int64_t>("num_rows");
-  question.draft_seconds_per_token = keywords.Take<double>("draft_seconds_per_token");
-  question.max_length = keywords.Take<int64_t>("max_length");
-  keywords.Read("drafted_ratio", &question.drafted_ratio);
-  keywords.Read("start_seconds", &question.start_seconds);
-  keywords.Read("remaining_tokens", &question.remaining_tokens);
-  int64_t num_rests = 0;
-  double expected_acceptance = 0.5;
-  keywords.Read("num_rests", &num_rests);
-  keywords.Read("expected_acceptance", &expected_acceptance);
-  keywords.CheckAllKnown();
-  AcceptanceRecord record(expected_acceptance);
-  for (int64_t i = 0; i < num_drafts; ++i) record.Add(10, num_accepted);
-  for (int64_t i = 0; i < num_rests; ++i) record.Rest();
-  std::vector<CostCurve::Point> points;
-  for (const auto& [rows, seconds] : costs) points.push_back({rows, seconds});
-  return ChooseLength(record.Rates(), CostCurve(std::move(points)), question);
-}
-
 // A drafter of which only the expected rates of kinds are asked.
 class RatesAlone : public Drafter {
  public:
-  explicit RatesAlone(std::vector<double> rates) : rates_(std::move(rates)) {}
-  std::string name() const override { return "rates"; }
-  std::unique_ptr<DrafterState> NewState(uint64_t /*request_id*/, int64_t /*sample_index*/) override { return nullptr; }
-  void Propose(std::span<DraftContext*> /*contexts*/) override {}
+  explicit RatesAlone(std::vector<double> rates) : Drafter({.name = "rates"}), rates_(std::move(rates)) {}
+  void Propose(std::span<Seat> /*seats*/) override {}
   double expected_rate(int32_t kind, bool /*greedy*/) const override {
     return static_cast<size_t>(kind) < rates_.size() ? rates_[static_cast<size_t>(kind)] : 0;
   }
@@ -175,7 +148,8 @@ class RatesAlone : public Drafter {
 };
 
 // The nodes that are chosen of a draft whose nodes have these kinds. expected: the rates of kinds 0, 1, ... costs: (rows, seconds). seen:
-// (kind, accepted) of nodes before. By name: num_rows, expected_tokens, max_length. Returns (nodes, cost, gain, risk).
+// (kind, accepted) of nodes before; then num_rests nodes of kind 0 were left out. By name: num_rests and the fields of LengthQuestion.
+// Returns (nodes, cost, gain, risk).
 py::tuple ChosenNodes(const std::vector<int32_t>& parents, const std::vector<std::pair<int16_t, int16_t>>& kinds,
                       const std::vector<double>& expected, const std::vector<std::pair<int64_t, double>>& costs,
                       const std::vector<std::pair<int16_t, bool>>& seen, const py::kwargs& given) {
@@ -184,6 +158,12 @@ py::tuple ChosenNodes(const std::vector<int32_t>& parents, const std::vector<std
   question.num_rows = keywords.Take<int64_t>("num_rows");
   question.expected_tokens = keywords.Take<double>("expected_tokens");
   question.max_length = keywords.Take<int64_t>("max_length");
+  keywords.Read("draft_seconds_per_token", &question.draft_seconds_per_token);
+  keywords.Read("drafted_ratio", &question.drafted_ratio);
+  keywords.Read("start_seconds", &question.start_seconds);
+  keywords.Read("remaining_tokens", &question.remaining_tokens);
+  int64_t num_rests = 0;
+  keywords.Read("num_rests", &num_rests);
   keywords.CheckAllKnown();
   Draft draft;
   draft.token_ids.resize(parents.size());
@@ -191,6 +171,7 @@ py::tuple ChosenNodes(const std::vector<int32_t>& parents, const std::vector<std
   for (const auto& [first, second] : kinds) draft.kinds.push_back({first, second});
   NodeRates rates(RatesAlone(expected), true);
   for (const auto& [kind, accepted] : seen) rates.Add({kind, -1}, accepted);
+  for (int64_t i = 0; i < num_rests; ++i) rates.Rest({});
   std::vector<CostCurve::Point> points;
   for (const auto& [rows, seconds] : costs) points.push_back({rows, seconds});
   const NodeChoice choice = ChooseNodes(draft, rates, CostCurve(std::move(points)), question);
@@ -220,10 +201,13 @@ void RegisterNodes(py::module_& module) {
 void RegisterTestingSpeculative(py::module_& module) {
   // The tokens that PromptLookup proposes after token_ids, which it is given one at a time.
   module.def("prompt_lookup", [](int64_t min_ngram, int64_t max_ngram, const std::vector<int32_t>& token_ids, int64_t num_tokens) {
-    return LookUp(min_ngram, max_ngram, token_ids, num_tokens).draft.token_ids;
+    return LookUp(min_ngram, max_ngram, token_ids, num_tokens).token_ids;
   });
-  module.def("lookup_confidence", [](int64_t min_ngram, int64_t max_ngram, const std::vector<int32_t>& token_ids) {
-    return LookUp(min_ngram, max_ngram, token_ids, 1).confidence;
+  // The kinds of these tokens.
+  module.def("lookup_kinds", [](int64_t min_ngram, int64_t max_ngram, const std::vector<int32_t>& token_ids, int64_t num_tokens) {
+    std::vector<int32_t> kinds;
+    for (const NodeKind& kind : LookUp(min_ngram, max_ngram, token_ids, num_tokens).kinds) kinds.push_back(kind.first);
+    return kinds;
   });
   // (token ids, parents) of several drafts as one tree; empty parents: a chain.
   module.def("merge_drafts", [](const std::vector<std::pair<std::vector<int32_t>, std::vector<int32_t>>>& drafts, int64_t max_nodes) {
@@ -262,7 +246,6 @@ void RegisterTestingSpeculative(py::module_& module) {
     return price.seconds();
   });
   RegisterNodes(module);
-  module.def("choose_length", &ChosenLength, py::arg("num_drafts"), py::arg("num_accepted"), py::arg("costs"));
 }
 
 }  // namespace llmi

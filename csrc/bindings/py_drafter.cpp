@@ -11,12 +11,12 @@ namespace llmi {
 namespace {
 
 // {layer: [num_new, hidden_size]}.
-py::dict HiddenRowsOf(const DraftContext& context, const std::vector<int>& layers) {
+py::dict HiddenRowsOf(const HiddenView& hidden, const std::vector<int>& layers) {
   py::dict rows;
   for (int layer : layers) {
     std::vector<float> values;
     int64_t num_rows = 0;
-    for (const auto& chunk : *context.hidden_rows) {
+    for (const auto& chunk : *hidden.rows) {
       const std::vector<float>& part = chunk->layers.at(layer);
       values.insert(values.end(), part.begin(), part.end());
       num_rows += chunk->num_rows;
@@ -31,13 +31,12 @@ py::dict HiddenRowsOf(const DraftContext& context, const std::vector<int>& layer
 // Its destructor tells the runner that a sequence has ended.
 class PyState : public DrafterState {
  public:
-  PyState(py::object runner, uint64_t request_id, int64_t sample_index)
-      : runner_(std::move(runner)), request_id_(request_id), sample_index_(sample_index) {}
+  PyState(py::object runner, const SequenceKey& sequence) : runner_(std::move(runner)), sequence_(sequence) {}
   ~PyState() override {
     if (!InterpreterEnds()) {
       const GilHeld gil;
       try {
-        runner_.Call("forget", request_id_, sample_index_);
+        runner_.Call("forget", sequence_.request_id, sequence_.sample_index);
       } catch (py::error_already_set& error) {
         error.discard_as_unraisable("llmi drafter");
       }
@@ -46,65 +45,64 @@ class PyState : public DrafterState {
 
  private:
   HeldObject runner_;
-  uint64_t request_id_;
-  int64_t sample_index_;
+  SequenceKey sequence_;
 };
 
 }  // namespace
 
-std::unique_ptr<DrafterState> PyDrafter::NewState(uint64_t request_id, int64_t sample_index) {
+std::unique_ptr<DrafterState> PyDrafter::NewState(const SequenceKey& sequence, HeadSource& /*heads*/) {
   const GilHeld gil;
-  return std::make_unique<PyState>(runner_.get(), request_id, sample_index);
+  return std::make_unique<PyState>(runner_.get(), sequence);
 }
 
-void PyDrafter::Propose(std::span<DraftContext*> contexts) {
+void PyDrafter::Propose(std::span<Seat> seats) {
   std::vector<uint64_t> request_ids;
-  for (const DraftContext* context : contexts) request_ids.push_back(context->request_id);
+  for (const Seat& seat : seats) request_ids.push_back(seat.sequence.request_id);
   try {
     CallHook(ErrorKind::kDraft, request_ids, [&] {
       py::list list;
-      for (const DraftContext* context : contexts) {
+      for (const Seat& seat : seats) {
         py::dict hidden;
-        for (int layer : hidden_layers_) {
-          const auto found = context->hidden_states->find(layer);
-          if (found != context->hidden_states->end()) hidden[py::int_(layer)] = CopyArray(found->second);
+        for (int layer : traits().hidden_layers) {
+          const auto found = seat.hidden.last->find(layer);
+          if (found != seat.hidden.last->end()) hidden[py::int_(layer)] = CopyArray(found->second);
         }
-        list.append(PyDraftQuery{.request_id = context->request_id,
-                                 .sample_index = context->sample_index,
-                                 .token_ids = CopyArray(context->token_ids),
-                                 .prompt_len = context->prompt_len,
-                                 .max_nodes = context->max_nodes,
-                                 .round = context->round,
-                                 .wants_laws = context->wants_laws,
-                                 .sampler_state = context->sampler,
+        list.append(PyDraftQuery{.request_id = seat.sequence.request_id,
+                                 .sample_index = seat.sequence.sample_index,
+                                 .token_ids = CopyArray(seat.text.token_ids),
+                                 .prompt_len = seat.text.prompt_len,
+                                 .max_nodes = seat.budget.max_nodes,
+                                 .round = seat.sampling.round,
+                                 .wants_laws = seat.wants.laws,
+                                 .sampler_state = seat.sampling.state,
                                  .hidden_states = hidden,
-                                 .hidden_rows = HiddenRowsOf(*context, hidden_layers_),
-                                 .first_row = context->first_row});
+                                 .hidden_rows = HiddenRowsOf(seat.hidden, traits().hidden_layers),
+                                 .first_row = seat.hidden.begin});
       }
       const auto proposals = runner_.Call("propose", list).cast<py::list>();
-      CheckInternal(proposals.size() == contexts.size(), "a drafter's runner lost a context");
-      for (size_t i = 0; i < contexts.size(); ++i) {
+      CheckInternal(proposals.size() == seats.size(), "a drafter's runner lost a context");
+      for (size_t i = 0; i < seats.size(); ++i) {
         const py::object proposal = proposals[i];
         const py::object error = proposal.attr("error"), laws = proposal.attr("laws"), parents = proposal.attr("parents");
         if (!error.is_none()) {
-          contexts[i]->error = Error(ErrorKind::kDraft, error.cast<std::string>());
+          seats[i].error = Error(ErrorKind::kDraft, error.cast<std::string>());
           continue;
         }
-        contexts[i]->draft.token_ids = proposal.attr("token_ids").cast<std::vector<int32_t>>();
-        if (!laws.is_none()) contexts[i]->draft.laws = laws.cast<std::vector<std::vector<float>>>();
-        if (!parents.is_none()) contexts[i]->draft.parents = parents.cast<std::vector<int32_t>>();
+        seats[i].draft.token_ids = proposal.attr("token_ids").cast<std::vector<int32_t>>();
+        if (!laws.is_none()) seats[i].draft.laws = laws.cast<std::vector<std::vector<float>>>();
+        if (!parents.is_none()) seats[i].draft.parents = parents.cast<std::vector<int32_t>>();
       }
     });
   } catch (const Error& error) {
     // After an interrupt nothing is drafted in this step; the requests that it was meant for are about to be aborted.
     if (error.kind() == ErrorKind::kInterrupted) return;
-    for (DraftContext* context : contexts) context->error = error;
+    for (Seat& seat : seats) seat.error = error;
   }
 }
 
-void PyDrafter::Observe(uint64_t request_id, int64_t sample_index, int64_t num_accepted, std::span<const float> target_logprobs) {
-  CallHook(ErrorKind::kDraft, {request_id},
-           [&] { runner_.Call("observe", request_id, sample_index, num_accepted, CopyArray(target_logprobs)); });
+void PyDrafter::Observe(const SequenceKey& sequence, int64_t num_accepted, std::span<const float> target_logprobs) {
+  CallHook(ErrorKind::kDraft, {sequence.request_id},
+           [&] { runner_.Call("observe", sequence.request_id, sequence.sample_index, num_accepted, CopyArray(target_logprobs)); });
 }
 
 double PyAcceptanceRule::AcceptProbability(int32_t token, std::span<const double> target, std::span<const float> draft) const {

@@ -14,7 +14,7 @@
 
 namespace llmi {
 
-// One sequence for which a drafter written in Python proposes tokens. Fields are those of DraftContext; arrays are copies.
+// One sequence for which a drafter written in Python proposes tokens. Fields are those of a Seat; arrays are copies.
 struct PyDraftQuery {
   uint64_t request_id;
   int64_t sample_index;
@@ -33,26 +33,18 @@ struct PyDraftQuery {
 class PyDrafter : public Drafter {
  public:
   PyDrafter(pybind11::object runner, std::string name)
-      : runner_(std::move(runner)),
-        name_(std::move(name)),
-        wants_observe_(runner_.attr("wants_observe").cast<bool>()),
-        expected_acceptance_(runner_.attr("expected_acceptance").cast<double>()),
-        hidden_layers_(runner_.attr("hidden_layers").cast<std::vector<int>>()) {}
+      : Drafter({.name = std::move(name),
+                 .expected_acceptance = runner.attr("expected_acceptance").cast<double>(),
+                 .hidden_layers = runner.attr("hidden_layers").cast<std::vector<int>>(),
+                 .observes = runner.attr("wants_observe").cast<bool>()}),
+        runner_(std::move(runner)) {}
 
-  std::string name() const override { return name_; }
-  std::unique_ptr<DrafterState> NewState(uint64_t request_id, int64_t sample_index) override;
-  void Propose(std::span<DraftContext*> contexts) override;
-  double expected_acceptance(int32_t /*confidence*/) const override { return expected_acceptance_; }
-  const std::vector<int>& hidden_layers() const override { return hidden_layers_; }
-  bool wants_observe() const override { return wants_observe_; }
-  void Observe(uint64_t request_id, int64_t sample_index, int64_t num_accepted, std::span<const float> target_logprobs) override;
+  std::unique_ptr<DrafterState> NewState(const SequenceKey& sequence, HeadSource& heads) override;
+  void Propose(std::span<Seat> seats) override;
+  void Observe(const SequenceKey& sequence, int64_t num_accepted, std::span<const float> target_logprobs) override;
 
  private:
   HeldObject runner_;
-  std::string name_;
-  bool wants_observe_;
-  double expected_acceptance_;
-  std::vector<int> hidden_layers_;
 };
 
 // A Verification written in Python. runner: Python's VerificationRunner.

@@ -33,7 +33,7 @@ Sample& ActiveRequests::Add(const std::shared_ptr<Request>& request, const std::
     sample->scheduled.cache_salt = SaltWith(request->steering.get(), request->cache_salt);
     if (i == 0 && request->params.num_prompt_logprobs >= 0) sample->scheduled.first_wanted_row = 0;
     // Nothing that other requests have computed may reach a draft that is accepted or rejected.
-    if (i == 0 && sample->judges_drafts() && !request->speculation->drafter->hidden_layers().empty()) {
+    if (i == 0 && sample->judges_drafts() && !request->speculation->drafter->traits().hidden_layers.empty()) {
       sample->scheduled.first_streamed_row = 0;
     }
     if (static_cast<size_t>(i) < request->constraints.size()) {

@@ -10,7 +10,7 @@
 #include "cache/kv_cache.h"
 #include "kernels/ops/context.h"
 #include "model/decoder.h"
-#include "speculative/length.h"
+#include "speculative/cost_curve.h"
 
 namespace llmi {
 

@@ -24,7 +24,7 @@
 #include "kernels/ops/context.h"
 #include "model/decoder.h"
 #include "scheduler/scheduler.h"
-#include "speculative/length.h"
+#include "speculative/cost_curve.h"
 
 namespace llmi {
 

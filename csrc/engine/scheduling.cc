@@ -13,7 +13,7 @@ void SetPolicyKeys(PolicyHook& policy, Scheduler& scheduler, ActiveRequests& req
   const double now = NowSeconds();
   std::vector<std::pair<Running*, Error>> failed;
   for (ScheduledSequence* sequence : scheduler.waiting()) {
-    Running& running = *static_cast<Sample*>(sequence->owner)->running;
+    Running& running = *sequence->owner->running;
     try {
       sequence->key = policy.Key({running.request->id, sequence->priority, running.request->arrival_time_s, running.prompt_len(),
                                   sequence->num_tokens, sequence->max_new_tokens, sequence->num_preemptions},
@@ -30,7 +30,7 @@ int64_t PromptBudget(const Scheduler& scheduler, StepCosts& costs) {
   bool watched = false;
   for (const ScheduledSequence* sequence : scheduler.running()) {
     if (sequence->finished || !IsDecode(*sequence)) continue;
-    const Request& request = static_cast<const Sample*>(sequence->owner)->request();
+    const Request& request = sequence->owner->request();
     ++num_decodes;
     watched = watched || (request.stream && !request.stepped);
   }
@@ -45,7 +45,7 @@ StepShape ShapeOf(const std::vector<ScheduledPiece>& pieces, int64_t num_rows) {
   shape.num_sequences = static_cast<int64_t>(pieces.size());
   for (const ScheduledPiece& piece : pieces) {
     shape.num_prompts += piece.num_tokens() > (piece.sequence->companion == nullptr ? 1 : 2) ? 1 : 0;
-    shape.drafted = shape.drafted || static_cast<const Sample*>(piece.sequence->owner)->walk.draft().size() > 0;
+    shape.drafted = shape.drafted || piece.sequence->owner->walk.draft().size() > 0;
   }
   return shape;
 }

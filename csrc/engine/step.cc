@@ -91,7 +91,7 @@ ForwardBatch StepLoop::BuildBatch(const std::vector<ScheduledPiece>& pieces, Lau
 }
 
 void StepLoop::AddPiece(const ScheduledPiece& piece, BatchBuilder* builder, std::vector<LogitsRow>* rows) {
-  auto* sample = static_cast<Sample*>(piece.sequence->owner);
+  Sample* sample = piece.sequence->owner;
   const KvSequence& kv = piece.sequence->kv;
   Running* running = sample->running;
   // A finished row of a static batch is computed up to its logits, as static batches do, and not used. Its request may be gone.
@@ -113,7 +113,7 @@ void StepLoop::AddPiece(const ScheduledPiece& piece, BatchBuilder* builder, std:
     if (wanted) rows->push_back({sample, position, kWalkRoot, draws});
   }
   if (finished) return;
-  if (running->request->speculation) builder->AddTaps(running->request->speculation->drafter->hidden_layers());
+  if (running->request->speculation) builder->AddTaps(running->request->speculation->drafter->traits().hidden_layers);
   builder->AddTaps(running->request->params.dola_layers);
   requests_.NoteScheduled(*running->request);
   if (kv.num_tokens < running->prompt_len()) num_prompt_tokens_ += piece.num_new;
@@ -128,9 +128,9 @@ void StepLoop::AddPiece(const ScheduledPiece& piece, BatchBuilder* builder, std:
 // The rows that a drafter reads of this piece, which is the batch's last one so far: each token's once, and all of the draft, of which some
 // will be committed.
 void StepLoop::AddStream(const ScheduledPiece& piece, BatchBuilder* builder, std::vector<StreamedPiece>* streamed) {
-  auto* sample = static_cast<Sample*>(piece.sequence->owner);
+  Sample* sample = piece.sequence->owner;
   if (sample->finished || !sample->request().speculation) return;
-  const std::vector<int>& layers = sample->request().speculation->drafter->hidden_layers();
+  const std::vector<int>& layers = sample->request().speculation->drafter->traits().hidden_layers;
   if (layers.empty()) return;
   const int64_t begin = piece.sequence->kv.num_tokens;
   const int64_t first = std::max(begin, sample->drafting.rows().next());
@@ -149,7 +149,7 @@ void StepLoop::AddCompanions(const std::vector<ScheduledPiece>& pieces, BatchBui
   }
   for (const ScheduledPiece& piece : pieces) {
     if (piece.num_companion == 0) continue;
-    const auto& sample = *static_cast<const Sample*>(piece.sequence->owner);
+    const Sample& sample = *piece.sequence->owner;
     const std::vector<int32_t>& tokens = sample.companion->tokens;
     const KvSequence& kv = sample.companion->scheduled.kv;
     builder->BeginSegment(kv);

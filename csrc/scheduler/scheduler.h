@@ -40,10 +40,12 @@ enum class SchedulingPolicy : uint8_t {
 // A sequence that later arrivals have overtaken this often goes first, whatever the policy, so no sequence waits without end.
 constexpr int64_t kMaxOvertaken = 64;
 
+struct Sample;
+
 // A sequence as the scheduler sees it; embedded in the engine's own record.
 struct ScheduledSequence {
-  void* owner = nullptr;  // the engine's record; the scheduler does not read it
-  uint64_t arrival = 0;   // order of submission
+  Sample* owner = nullptr;  // the engine's record, of which the scheduler knows nothing
+  uint64_t arrival = 0;     // order of submission
   int64_t priority = 0;
   int64_t num_seats = 1;                            // sequences that it will grow into (n samples), for max_num_seqs
   int64_t num_tokens = 0;                           // known tokens: the prompt and the output so far

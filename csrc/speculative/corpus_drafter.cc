@@ -19,28 +19,24 @@ int16_t KindOf(float rate) {
 
 }  // namespace
 
-std::unique_ptr<DrafterState> CorpusDrafter::NewState(uint64_t /*request_id*/, int64_t /*sample_index*/) {
-  return std::make_unique<DrafterState>();
-}
-
 double CorpusDrafter::expected_rate(int32_t kind, bool greedy) const {
   return kind > 0 && kind <= static_cast<int32_t>(std::size(kRates)) ? kExpected[greedy][kind - 1] : Drafter::expected_rate(kind, greedy);
 }
 
-void CorpusDrafter::Propose(std::span<DraftContext*> contexts) {
+void CorpusDrafter::Propose(std::span<Seat> seats) {
   const auto max_order = static_cast<size_t>(table_->max_order());
-  for (DraftContext* context : contexts) {
-    const auto last = context->token_ids.last(std::min(max_order, context->token_ids.size()));
+  for (Seat& seat : seats) {
+    const auto last = seat.text.token_ids.last(std::min(max_order, seat.text.token_ids.size()));
     std::vector<int32_t> text(last.begin(), last.end());
     double reach = 1;
-    for (int64_t i = 0; i < context->max_nodes && (context->worth == nullptr || reach > kLeastReach); ++i) {
+    for (int64_t i = 0; i < seat.budget.max_nodes && (seat.budget.worth == nullptr || reach > kLeastReach); ++i) {
       const CorpusTable::Guess guess = table_->Next(text);
       if (guess.token < 0) break;
       const int16_t kind = KindOf(guess.rate);
-      reach *= expected_rate(kind, context->greedy);
+      reach *= expected_rate(kind, seat.sampling.greedy());
       text.push_back(guess.token);
-      context->draft.token_ids.push_back(guess.token);
-      context->draft.kinds.push_back({kind, -1});
+      seat.draft.token_ids.push_back(guess.token);
+      seat.draft.kinds.push_back({kind, -1});
     }
   }
 }

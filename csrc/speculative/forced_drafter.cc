@@ -27,7 +27,17 @@ Draft Agreeing(const Draft& draft, const std::vector<int32_t>& forced) {
   return kept;
 }
 
+// A user's draft may be longer than its drafter says: forced tokens join it.
+DrafterTraits TraitsWith(const Drafter* drafter) {
+  if (drafter == nullptr) return {.name = "forced", .expected_acceptance = kForcedRate, .tells_kinds = true};
+  DrafterTraits traits = drafter->traits();
+  traits.most_nodes = DrafterTraits().most_nodes;
+  return traits;
+}
+
 }  // namespace
+
+ForcedDrafter::ForcedDrafter(std::shared_ptr<Drafter> drafter) : Drafter(TraitsWith(drafter.get())), drafter_(std::move(drafter)) {}
 
 std::shared_ptr<Drafter> ForcedDrafter::With(const std::shared_ptr<Drafter>& drafter) {
   static std::mutex mutex;
@@ -43,36 +53,24 @@ std::shared_ptr<Drafter> ForcedDrafter::With(const std::shared_ptr<Drafter>& dra
   return joined;
 }
 
-std::string ForcedDrafter::name() const { return drafter_ == nullptr ? "forced" : drafter_->name(); }
-
-std::unique_ptr<DrafterState> ForcedDrafter::NewState(uint64_t request_id, int64_t sample_index) {
-  return drafter_ == nullptr ? std::make_unique<DrafterState>() : drafter_->NewState(request_id, sample_index);
-}
-
-double ForcedDrafter::expected_acceptance(int32_t confidence) const {
-  if (confidence == kForcedConfidence || drafter_ == nullptr) return kForcedRate;
-  return drafter_->expected_acceptance(confidence);
+std::unique_ptr<DrafterState> ForcedDrafter::NewState(const SequenceKey& sequence, HeadSource& heads) {
+  return drafter_ == nullptr ? Drafter::NewState(sequence, heads) : drafter_->NewState(sequence, heads);
 }
 
 double ForcedDrafter::expected_rate(int32_t kind, bool greedy) const {
   return kind == kForcedNode || drafter_ == nullptr ? kForcedRate : drafter_->expected_rate(kind, greedy);
 }
 
-void ForcedDrafter::Propose(std::span<DraftContext*> contexts) {
-  if (drafter_ != nullptr) drafter_->Propose(contexts);
-  for (DraftContext* context : contexts) {
-    const bool keeps_own = !context->draft.laws.empty() || (wants_observe() && context->draft.size() > 0);
-    if (context->forced.empty() || keeps_own || context->error) continue;
+void ForcedDrafter::Propose(std::span<Seat> seats) {
+  if (drafter_ != nullptr) drafter_->Propose(seats);
+  for (Seat& seat : seats) {
+    const bool keeps_own = !seat.draft.laws.empty() || (traits().observes && seat.draft.size() > 0);
+    if (seat.text.forced.empty() || keeps_own || seat.error) continue;
     Draft forced;
-    forced.token_ids = context->forced;
-    if (tells_kinds()) forced.kinds.assign(forced.token_ids.size(), NodeKind{kForcedNode, -1});
-    context->draft = MergeDrafts({std::move(forced), Agreeing(context->draft, context->forced)}, context->max_nodes);
-    if (tells_confidence()) context->confidence = kForcedConfidence;
+    forced.token_ids = seat.text.forced;
+    if (traits().tells_kinds) forced.kinds.assign(forced.token_ids.size(), NodeKind{kForcedNode, -1});
+    seat.draft = MergeDrafts({std::move(forced), Agreeing(seat.draft, seat.text.forced)}, seat.budget.max_nodes);
   }
-}
-
-void ForcedDrafter::Observe(uint64_t request_id, int64_t sample_index, int64_t num_accepted, std::span<const float> target_logprobs) {
-  drafter_->Observe(request_id, sample_index, num_accepted, target_logprobs);
 }
 
 }  // namespace llmi

@@ -39,4 +39,14 @@ class WaitingRows {
   int64_t next_ = -1;
 };
 
+// What a drafter sees of them.
+struct HiddenView {
+  // {layer: [hidden_size]}: hidden states of the row that the last token was drawn from, for the layers that some drafter of the step
+  // needs.
+  const std::map<int, std::vector<float>>* last = nullptr;
+  // Of committed tokens, for the same layers: those that the drafter has not been given yet. The last token has none yet.
+  const HiddenChunks* rows = nullptr;
+  int64_t begin = 0;  // the position of the first of these rows, or that of the next one if there is none
+};
+
 }  // namespace llmi

@@ -112,7 +112,7 @@ void AddWindow(LookaheadState* state, Tree* tree) {
 
 }  // namespace
 
-std::unique_ptr<DrafterState> Lookahead::NewState(uint64_t /*request_id*/, int64_t /*sample_index*/) {
+std::unique_ptr<DrafterState> Lookahead::NewState(const SequenceKey& /*sequence*/, HeadSource& /*heads*/) {
   return std::make_unique<LookaheadState>();
 }
 
@@ -122,17 +122,17 @@ void Lookahead::Learn(DrafterState& state, const SeenRow& row, bool /*shares*/) 
   own.answers[static_cast<size_t>(row.node)] = row.likeliest.front();
 }
 
-void Lookahead::Propose(std::span<DraftContext*> contexts) {
-  for (DraftContext* context : contexts) {
-    auto& state = static_cast<LookaheadState&>(*context->state);
-    if (state.rows.empty()) Begin(context->token_ids, window_, ngram_size_ - 1, &state);
-    Read(context->token_ids, static_cast<size_t>(ngram_size_), static_cast<size_t>(max_ngrams_), &state);
+void Lookahead::Propose(std::span<Seat> seats) {
+  for (Seat& seat : seats) {
+    auto& state = static_cast<LookaheadState&>(*seat.state);
+    if (state.rows.empty()) Begin(seat.text.token_ids, window_, ngram_size_ - 1, &state);
+    Read(seat.text.token_ids, static_cast<size_t>(ngram_size_), static_cast<size_t>(max_ngrams_), &state);
     Advance(static_cast<size_t>(max_ngrams_), &state);
-    Tree tree(context->max_nodes);
-    AddNgrams(state, context->token_ids.back(), context->wants_chain, &tree);
-    if (!context->wants_chain) AddWindow(&state, &tree);
-    context->draft = tree.Take();
-    state.answers.assign(context->draft.token_ids.size(), -1);
+    Tree tree(seat.budget.max_nodes);
+    AddNgrams(state, seat.text.token_ids.back(), seat.wants.chain, &tree);
+    if (!seat.wants.chain) AddWindow(&state, &tree);
+    seat.draft = tree.Take();
+    state.answers.assign(seat.draft.token_ids.size(), -1);
   }
 }
 

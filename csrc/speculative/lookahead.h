@@ -9,7 +9,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "speculative/drafter.h"
 
@@ -19,12 +18,11 @@ class Lookahead : public Drafter {
  public:
   // window: columns of guesses. ngram_size: tokens of the n-grams that are kept; one row of guesses less is computed. max_ngrams: n-grams
   // that are drafted at once.
-  Lookahead(int64_t window, int64_t ngram_size, int64_t max_ngrams) : window_(window), ngram_size_(ngram_size), max_ngrams_(max_ngrams) {}
-  std::string name() const override { return "lookahead"; }
-  std::unique_ptr<DrafterState> NewState(uint64_t request_id, int64_t sample_index) override;
-  int64_t num_likeliest() const override { return 1; }
+  Lookahead(int64_t window, int64_t ngram_size, int64_t max_ngrams)
+      : Drafter({.name = "lookahead", .num_likeliest = 1}), window_(window), ngram_size_(ngram_size), max_ngrams_(max_ngrams) {}
+  std::unique_ptr<DrafterState> NewState(const SequenceKey& sequence, HeadSource& heads) override;
   void Learn(DrafterState& state, const SeenRow& row, bool shares) override;
-  void Propose(std::span<DraftContext*> contexts) override;
+  void Propose(std::span<Seat> seats) override;
 
  private:
   const int64_t window_;

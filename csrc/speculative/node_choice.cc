@@ -43,11 +43,13 @@ NodeChoice ChooseNodes(const Draft& draft, const NodeRates& rates, const CostCur
   double root = 0;
   double best_root = 0;
   size_t best_count = 0;
+  double saved = 0;
   for (size_t count = 1; count <= std::min(order.size(), static_cast<size_t>(std::max<int64_t>(question.max_length, 0))); ++count) {
     const int32_t node = order[count - 1];
     gain += reach[static_cast<size_t>(node)];
     if (draft.parent(node) < 0) root += reach[static_cast<size_t>(node)];
-    const double seconds = question.drafted_ratio * costs.Seconds(question.num_rows + static_cast<int64_t>(count));
+    const double seconds = question.drafted_ratio * costs.Seconds(question.num_rows + static_cast<int64_t>(count)) +
+                           question.draft_seconds_per_token * static_cast<double>(count);
     const double value = (question.expected_tokens + gain) / seconds;
     if (value <= best_value) continue;
     best_value = value;
@@ -55,7 +57,10 @@ NodeChoice ChooseNodes(const Draft& draft, const NodeRates& rates, const CostCur
     best_root = root;
     best.gain = gain;
     best.cost = question.expected_tokens * (seconds / plain - 1);
+    // The sequence draws one token in a plain step, and 1 + gain tokens in a step with a draft.
+    saved = static_cast<double>(question.remaining_tokens) * (plain - seconds / (1 + gain));
   }
+  if (question.start_seconds > 0 && saved <= question.start_seconds) return {};
   best.nodes.assign(order.begin(), order.begin() + static_cast<int64_t>(best_count));
   std::sort(best.nodes.begin(), best.nodes.end());
   best.risk = 1 - best_root;

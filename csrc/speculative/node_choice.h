@@ -7,10 +7,21 @@
 #include <cstdint>
 #include <vector>
 
-#include "speculative/length.h"
+#include "speculative/cost_curve.h"
 #include "speculative/node_rates.h"
 
 namespace llmi {
+
+// The step so far, and the cost of one more draft in it.
+struct LengthQuestion {
+  double expected_tokens = 0;          // expected tokens of the step without this draft
+  int64_t num_rows = 0;                // rows of the step without this draft
+  double draft_seconds_per_token = 0;  // time to draft one token
+  int64_t max_length = 0;
+  double drafted_ratio = 1;      // measured time over the curve's for steps with drafts, divided by the same ratio for steps without
+  double start_seconds = 0;      // one-time cost to begin drafting for this sequence: a draft model reads its prompt
+  int64_t remaining_tokens = 0;  // tokens that the sequence may still draw; used only if start_seconds > 0
+};
 
 struct NodeChoice {
   std::vector<int32_t> nodes;  // ascending
@@ -19,7 +30,8 @@ struct NodeChoice {
   double risk = 1;             // the probability that none is accepted
 };
 
-// question: of the step without this draft. max_length: nodes. draft_seconds_per_token and later fields: drafted_ratio alone is used.
+// None if the best choice is less than 1 % better than no draft, or if drafting saves less over the rest of the sequence than
+// start_seconds.
 NodeChoice ChooseNodes(const Draft& draft, const NodeRates& rates, const CostCurve& costs, const LengthQuestion& question);
 // The choice of all nodes.
 NodeChoice AllNodes(const Draft& draft, const NodeRates& rates, const CostCurve& costs, const LengthQuestion& question);

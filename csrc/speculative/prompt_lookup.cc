@@ -17,13 +17,11 @@ uint64_t HashNgram(std::span<const int32_t> token_ids, int64_t end, int64_t n) {
   return hash;
 }
 
-// Confidence i + 1 means that at least kMatchLengths[i] of the last tokens also precede the position found. The rates were measured on
-// chats of six kinds.
+// Kind i + 1 means that at least kMatchLengths[i] of the last tokens, drafted ones among them, also precede the position found.
 constexpr int64_t kMatchLengths[] = {1, 2, 3, 5, 9};
-constexpr double kMatchRates[] = {0.3, 0.5, 0.55, 0.75, 0.9};
-// The same of single nodes, where those before them were accepted and lengthen the match: at temperature 1, and at 0.
-constexpr double kNodeRates[2][5] = {{0.03, 0.12, 0.25, 0.45, 0.7}, {0.15, 0.35, 0.5, 0.7, 0.9}};
-static_assert(std::size(kMatchLengths) + 1 == kForcedConfidence && std::size(kMatchRates) == std::size(kMatchLengths));
+// Measured on chats of six kinds.
+constexpr double kNodeRates[2][5] = {{0.03, 0.12, 0.25, 0.45, 0.7}, {0.15, 0.35, 0.5, 0.7, 0.9}};  // [greedy]
+static_assert(std::size(kNodeRates[0]) == std::size(kMatchLengths));
 
 int64_t MatchLength(std::span<const int32_t> token_ids, int64_t begin) {
   int64_t length = 0;
@@ -34,8 +32,9 @@ int64_t MatchLength(std::span<const int32_t> token_ids, int64_t begin) {
   return length;
 }
 
-int32_t Confidence(int64_t length) {
-  return static_cast<int32_t>(std::upper_bound(std::begin(kMatchLengths), std::end(kMatchLengths), length) - std::begin(kMatchLengths));
+NodeKind KindOf(int64_t length) {
+  return {static_cast<int16_t>(std::upper_bound(std::begin(kMatchLengths), std::end(kMatchLengths), length) - std::begin(kMatchLengths)),
+          -1};
 }
 
 }  // namespace
@@ -68,34 +67,28 @@ int64_t NgramIndex::Find(std::span<const int32_t> token_ids) const {
   return -1;
 }
 
-std::unique_ptr<DrafterState> PromptLookup::NewState(uint64_t /*request_id*/, int64_t /*sample_index*/) {
-  return std::make_unique<NgramIndex>(min_ngram_, max_ngram_);
-}
-
-double PromptLookup::expected_acceptance(int32_t confidence) const {
-  const bool is_own = confidence > 0 && confidence < kForcedConfidence;
-  return is_own ? kMatchRates[confidence - 1] : Drafter::expected_acceptance(confidence);
+std::unique_ptr<DrafterState> PromptLookup::NewState(const SequenceKey& /*sequence*/, HeadSource& /*heads*/) {
+  return std::make_unique<NgramIndex>(NewIndex());
 }
 
 double PromptLookup::expected_rate(int32_t kind, bool greedy) const {
-  return kind > 0 && kind <= static_cast<int32_t>(std::size(kMatchRates)) ? kNodeRates[greedy][kind - 1]
-                                                                          : Drafter::expected_rate(kind, greedy);
+  return kind > 0 && kind <= static_cast<int32_t>(std::size(kMatchLengths)) ? kNodeRates[greedy][kind - 1]
+                                                                            : Drafter::expected_rate(kind, greedy);
 }
 
-void PromptLookup::Propose(std::span<DraftContext*> contexts) {
-  for (DraftContext* context : contexts) {
-    auto& index = static_cast<NgramIndex&>(*context->state);
-    index.Update(context->token_ids);
-    const int64_t begin = index.Find(context->token_ids);
+void PromptLookup::Propose(std::span<Seat> seats) {
+  for (Seat& seat : seats) {
+    const std::span<const int32_t> text = seat.text.token_ids;
+    auto& index = static_cast<NgramIndex&>(*seat.state);
+    index.Update(text);
+    const int64_t begin = index.Find(text);
     if (begin < 0) continue;
-    const int64_t length = MatchLength(context->token_ids, begin);
-    context->confidence = Confidence(length);
-    const auto size = static_cast<int64_t>(context->token_ids.size());
+    const int64_t length = MatchLength(text, begin);
     // A match near the end of the text runs into its own continuation: a periodic text is continued with its period.
-    const int64_t period = size - begin;
-    for (int64_t i = 0; i < context->max_nodes; ++i) {
-      context->draft.token_ids.push_back(context->token_ids[static_cast<size_t>(begin + i % period)]);
-      context->draft.kinds.push_back({static_cast<int16_t>(Confidence(length + i)), -1});
+    const int64_t period = static_cast<int64_t>(text.size()) - begin;
+    for (int64_t i = 0; i < seat.budget.max_nodes; ++i) {
+      seat.draft.token_ids.push_back(text[static_cast<size_t>(begin + i % period)]);
+      seat.draft.kinds.push_back(KindOf(length + i));
     }
   }
 }

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -32,14 +31,13 @@ class NgramIndex : public DrafterState {
 
 class PromptLookup : public Drafter {
  public:
-  PromptLookup(int64_t min_ngram, int64_t max_ngram) : min_ngram_(min_ngram), max_ngram_(max_ngram) {}
-  std::string name() const override { return "prompt_lookup"; }
-  std::unique_ptr<DrafterState> NewState(uint64_t request_id, int64_t sample_index) override;
-  // The more tokens match, the more likely is the next one to match.
-  double expected_acceptance(int32_t confidence) const override;
-  bool tells_confidence() const override { return true; }
-  double expected_rate(int32_t kind, bool greedy) const override;  // of nodes, by the same measure
-  void Propose(std::span<DraftContext*> contexts) override;
+  PromptLookup(int64_t min_ngram, int64_t max_ngram)
+      : Drafter({.name = "prompt_lookup", .tells_kinds = true}), min_ngram_(min_ngram), max_ngram_(max_ngram) {}
+  NgramIndex NewIndex() const { return {min_ngram_, max_ngram_}; }
+  std::unique_ptr<DrafterState> NewState(const SequenceKey& sequence, HeadSource& heads) override;
+  // The kind of a node is by the tokens that match: the more they are, the more likely is the next one to match.
+  double expected_rate(int32_t kind, bool greedy) const override;
+  void Propose(std::span<Seat> seats) override;
 
  private:
   int64_t min_ngram_;

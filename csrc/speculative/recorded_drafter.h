@@ -2,8 +2,6 @@
 // decoding draws it.
 #pragma once
 
-#include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,13 +12,9 @@ namespace llmi {
 class RecordedDrafter : public Drafter {
  public:
   // outputs: the recorded tokens by sample.
-  explicit RecordedDrafter(std::vector<std::vector<int32_t>> outputs) : outputs_(std::move(outputs)) {}
-  std::string name() const override { return "recorded"; }
-  std::unique_ptr<DrafterState> NewState(uint64_t /*request_id*/, int64_t /*sample_index*/) override {
-    return std::make_unique<DrafterState>();
-  }
+  explicit RecordedDrafter(std::vector<std::vector<int32_t>> outputs) : Drafter({.name = "recorded"}), outputs_(std::move(outputs)) {}
   // Proposes what the record has behind the output so far, which it begins with.
-  void Propose(std::span<DraftContext*> contexts) override;
+  void Propose(std::span<Seat> seats) override;
 
  private:
   const std::vector<std::vector<int32_t>> outputs_;

@@ -6,7 +6,7 @@
 
 namespace llmi {
 
-SizedUnion::SizedUnion(std::vector<std::shared_ptr<Drafter>> drafters) : UnionDrafter(std::move(drafters)) {
+SizedUnion::SizedUnion(std::vector<std::shared_ptr<Drafter>> drafters) : UnionDrafter(std::move(drafters), true) {
   CheckArgument(!this->drafters().empty() && this->drafters().size() <= kMaxParts, "a sized union has 1 to 4 drafters");
 }
 
@@ -15,13 +15,11 @@ double SizedUnion::expected_rate(int32_t kind, bool greedy) const {
   return part < drafters().size() ? drafters()[part]->expected_rate(kind % kPartKinds, greedy) : Drafter::expected_rate(kind, greedy);
 }
 
-// Their kinds become the union's. proposals: by context, then by drafter.
-void SizedUnion::AskPartFor(size_t part, std::span<DraftContext*> contexts, const std::vector<size_t>& wanted,
+// Their kinds become the union's. proposals: by seat, then by drafter.
+void SizedUnion::AskPartFor(size_t part, std::span<Seat> seats, const std::vector<size_t>& wanted,
                             std::vector<std::vector<Draft>>* proposals) const {
   const auto first_kind = static_cast<int16_t>(static_cast<int32_t>(part) * kPartKinds);
-  std::vector<DraftContext*> asked;
-  for (const size_t i : wanted) asked.push_back(contexts[i]);
-  std::vector<Draft> drafts = AskPart(part, asked, first_kind);
+  std::vector<Draft> drafts = AskPart(part, seats, wanted, first_kind);
   for (size_t a = 0; a < wanted.size(); ++a) {
     Draft& draft = drafts[a];
     draft.kinds.resize(draft.token_ids.size());
@@ -30,26 +28,27 @@ void SizedUnion::AskPartFor(size_t part, std::span<DraftContext*> contexts, cons
   }
 }
 
-void SizedUnion::Propose(std::span<DraftContext*> contexts) {
-  std::vector<std::vector<Draft>> proposals(contexts.size(), std::vector<Draft>(drafters().size()));
-  std::vector<size_t> all(contexts.size());
+void SizedUnion::Propose(std::span<Seat> seats) {
+  std::vector<std::vector<Draft>> proposals(seats.size(), std::vector<Draft>(drafters().size()));
+  std::vector<size_t> all(seats.size());
   std::iota(all.begin(), all.end(), size_t{0});
   for (size_t part = 0; part < drafters().size(); ++part) {
-    if (!drafters()[part]->needs_head()) AskPartFor(part, contexts, all, &proposals);
+    if (!drafters()[part]->traits().needs_layer) AskPartFor(part, seats, all, &proposals);
   }
   for (size_t part = 0; part < drafters().size(); ++part) {
-    if (!drafters()[part]->needs_head()) continue;
+    if (!drafters()[part]->traits().needs_layer) continue;
     std::vector<size_t> wanted;
-    for (size_t i = 0; i < contexts.size(); ++i) {
-      const DraftContext& context = *contexts[i];
-      if (context.worth == nullptr || context.worth->RunsHead(context, Merge(proposals[i], context))) wanted.push_back(i);
+    for (size_t i = 0; i < seats.size(); ++i) {
+      const Seat& seat = seats[i];
+      DraftWorth* worth = seat.budget.worth;
+      if (worth == nullptr || worth->RunsHead(seat.budget.max_nodes, Merge(proposals[i], seat))) wanted.push_back(i);
     }
-    AskPartFor(part, contexts, wanted, &proposals);
+    AskPartFor(part, seats, wanted, &proposals);
   }
-  for (size_t i = 0; i < contexts.size(); ++i) contexts[i]->draft = Merge(proposals[i], *contexts[i]);
+  for (size_t i = 0; i < seats.size(); ++i) seats[i].draft = Merge(proposals[i], seats[i]);
 }
 
-Draft SizedUnion::Merge(const std::vector<Draft>& drafts, const DraftContext& context) const {
+Draft SizedUnion::Merge(const std::vector<Draft>& drafts, const Seat& seat) const {
   size_t best = 0;
   double best_gain = -1;
   for (size_t part = 0; part < drafts.size(); ++part) {
@@ -58,7 +57,7 @@ Draft SizedUnion::Merge(const std::vector<Draft>& drafts, const DraftContext& co
     double gain = 0;
     double reached = 1;
     for (const NodeKind& kind : draft.kinds) {
-      reached *= expected_rate(kind.first, context.greedy);
+      reached *= expected_rate(kind.first, seat.sampling.greedy());
       gain += reached;
     }
     if (draft.is_chain() && gain > best_gain) {
@@ -66,8 +65,8 @@ Draft SizedUnion::Merge(const std::vector<Draft>& drafts, const DraftContext& co
       best = part;
     }
   }
-  if (!context.wants_chain) {
-    return MergeDrafts(drafts, context.max_nodes * static_cast<int64_t>(drafts.size()));  // "auto" cuts it
+  if (!seat.wants.chain) {
+    return MergeDrafts(drafts, seat.budget.max_nodes * static_cast<int64_t>(drafts.size()));  // "auto" cuts it
   }
   return drafts[best].is_chain() ? drafts[best] : Draft();
 }

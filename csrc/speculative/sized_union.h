@@ -7,7 +7,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "speculative/drafter.h"
@@ -22,15 +21,13 @@ class SizedUnion : public UnionDrafter {
  public:
   // Throws Error(kInvalidArgument) for none or more than kMaxParts.
   explicit SizedUnion(std::vector<std::shared_ptr<Drafter>> drafters);
-  bool tells_kinds() const override { return true; }
   double expected_rate(int32_t kind, bool greedy) const override;
 
-  void Propose(std::span<DraftContext*> contexts) override;
+  void Propose(std::span<Seat> seats) override;
 
  private:
-  void AskPartFor(size_t part, std::span<DraftContext*> contexts, const std::vector<size_t>& wanted,
-                  std::vector<std::vector<Draft>>* proposals) const;
-  Draft Merge(const std::vector<Draft>& drafts, const DraftContext& context) const;
+  void AskPartFor(size_t part, std::span<Seat> seats, const std::vector<size_t>& wanted, std::vector<std::vector<Draft>>* proposals) const;
+  Draft Merge(const std::vector<Draft>& drafts, const Seat& seat) const;
 };
 
 }  // namespace llmi

@@ -54,7 +54,7 @@ Draft Grow(const RecycledTokens& memory, int32_t root, int64_t max_nodes, bool c
 
 }  // namespace
 
-std::unique_ptr<DrafterState> TokenRecycling::NewState(uint64_t /*request_id*/, int64_t /*sample_index*/) {
+std::unique_ptr<DrafterState> TokenRecycling::NewState(const SequenceKey& /*sequence*/, HeadSource& /*heads*/) {
   return std::make_unique<RecyclingState>();
 }
 
@@ -70,10 +70,10 @@ void TokenRecycling::Learn(DrafterState& state, const SeenRow& row, bool shares)
   if (shares) num_shared_.store(static_cast<int64_t>(shared_.size()), std::memory_order_relaxed);
 }
 
-void TokenRecycling::Propose(std::span<DraftContext*> contexts) {
-  for (DraftContext* context : contexts) {
-    const RecycledTokens& memory = context->wants_laws ? static_cast<RecyclingState*>(context->state)->own : shared_;
-    context->draft = Grow(memory, context->token_ids.back(), context->max_nodes, context->wants_chain);
+void TokenRecycling::Propose(std::span<Seat> seats) {
+  for (Seat& seat : seats) {
+    const RecycledTokens& memory = seat.wants.laws ? static_cast<RecyclingState*>(seat.state)->own : shared_;
+    seat.draft = Grow(memory, seat.text.token_ids.back(), seat.budget.max_nodes, seat.wants.chain);
   }
 }
 

@@ -23,14 +23,12 @@ using RecycledTokens = std::unordered_map<int32_t, std::array<int32_t, kRecycled
 
 class TokenRecycling : public Drafter {
  public:
-  std::string name() const override { return "token_recycling"; }
-  std::unique_ptr<DrafterState> NewState(uint64_t request_id, int64_t sample_index) override;
-  int64_t num_likeliest() const override { return kRecycled; }
-  void Learn(DrafterState& state, const SeenRow& row, bool shares) override;
   // The kind of a node is its rank among the tokens behind its parent.
-  bool tells_kinds() const override { return true; }
+  TokenRecycling() : Drafter({.name = "token_recycling", .tells_kinds = true, .num_likeliest = kRecycled}) {}
+  std::unique_ptr<DrafterState> NewState(const SequenceKey& sequence, HeadSource& heads) override;
+  void Learn(DrafterState& state, const SeenRow& row, bool shares) override;
   double expected_rate(int32_t kind, bool greedy) const override;
-  void Propose(std::span<DraftContext*> contexts) override;
+  void Propose(std::span<Seat> seats) override;
   // About.
   int64_t num_bytes() const override { return 64 * num_shared_.load(std::memory_order_relaxed); }
 

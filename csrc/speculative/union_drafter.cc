@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -11,44 +12,37 @@ struct UnionState : DrafterState {
   std::vector<std::unique_ptr<DrafterState>> states;
 };
 
+DrafterTraits TraitsOf(const std::vector<std::shared_ptr<Drafter>>& drafters, bool tells_kinds) {
+  DrafterTraits traits = {.name = "", .expected_acceptance = 0, .tells_kinds = tells_kinds};
+  std::set<int> layers;
+  for (const auto& drafter : drafters) {
+    const DrafterTraits& own = drafter->traits();
+    traits.name += (traits.name.empty() ? "" : "+") + own.name;
+    traits.expected_acceptance = std::max(traits.expected_acceptance, own.expected_acceptance);
+    traits.num_likeliest = std::max(traits.num_likeliest, own.num_likeliest);
+    traits.observes = traits.observes || own.observes;
+    traits.needs_layer = traits.needs_layer || own.needs_layer;
+    traits.needs_last_row = traits.needs_last_row || own.needs_last_row;
+    layers.insert(own.hidden_layers.begin(), own.hidden_layers.end());
+  }
+  traits.hidden_layers.assign(layers.begin(), layers.end());
+  return traits;
+}
+
 }  // namespace
 
-UnionDrafter::UnionDrafter(std::vector<std::shared_ptr<Drafter>> drafters) : drafters_(std::move(drafters)) {
-  std::set<int> layers;
-  for (const auto& drafter : drafters_) layers.insert(drafter->hidden_layers().begin(), drafter->hidden_layers().end());
-  hidden_layers_.assign(layers.begin(), layers.end());
-}
+UnionDrafter::UnionDrafter(std::vector<std::shared_ptr<Drafter>> drafters, bool tells_kinds)
+    : Drafter(TraitsOf(drafters, tells_kinds)), drafters_(std::move(drafters)) {}
 
-std::string UnionDrafter::name() const {
-  std::string name;
-  for (const auto& drafter : drafters_) {
-    if (!name.empty()) name += '+';
-    name += drafter->name();
-  }
-  return name;
-}
-
-double UnionDrafter::expected_acceptance(int32_t /*confidence*/) const {
-  double best = 0;
-  for (const auto& drafter : drafters_) best = std::max(best, drafter->expected_acceptance(0));
-  return best;
-}
-
-std::unique_ptr<DrafterState> UnionDrafter::NewState(uint64_t request_id, int64_t sample_index) {
+std::unique_ptr<DrafterState> UnionDrafter::NewState(const SequenceKey& sequence, HeadSource& heads) {
   auto state = std::make_unique<UnionState>();
-  for (const auto& drafter : drafters_) state->states.push_back(drafter->NewState(request_id, sample_index));
+  for (const auto& drafter : drafters_) state->states.push_back(drafter->NewState(sequence, heads));
   return state;
-}
-
-int64_t UnionDrafter::num_likeliest() const {
-  int64_t most = 0;
-  for (const auto& drafter : drafters_) most = std::max(most, drafter->num_likeliest());
-  return most;
 }
 
 void UnionDrafter::Learn(DrafterState& state, const SeenRow& row, bool shares) {
   for (size_t i = 0; i < drafters_.size(); ++i) {
-    const auto wanted = static_cast<size_t>(drafters_[i]->num_likeliest());
+    const auto wanted = static_cast<size_t>(drafters_[i]->traits().num_likeliest);
     if (wanted == 0) continue;
     SeenRow own = row;
     own.likeliest = row.likeliest.first(std::min(wanted, row.likeliest.size()));
@@ -56,57 +50,44 @@ void UnionDrafter::Learn(DrafterState& state, const SeenRow& row, bool shares) {
   }
 }
 
-bool UnionDrafter::needs_head() const {
-  return std::any_of(drafters_.begin(), drafters_.end(), [](const auto& drafter) { return drafter->needs_head(); });
-}
-
-bool UnionDrafter::needs_last_row() const {
-  return std::any_of(drafters_.begin(), drafters_.end(), [](const auto& drafter) { return drafter->needs_last_row(); });
-}
-
-bool UnionDrafter::wants_observe() const {
-  return std::any_of(drafters_.begin(), drafters_.end(), [](const auto& drafter) { return drafter->wants_observe(); });
-}
-
-void UnionDrafter::Observe(uint64_t request_id, int64_t sample_index, int64_t num_accepted, std::span<const float> target_logprobs) {
+void UnionDrafter::Observe(const SequenceKey& sequence, int64_t num_accepted, std::span<const float> target_logprobs) {
   for (const auto& drafter : drafters_) {
-    if (drafter->wants_observe()) drafter->Observe(request_id, sample_index, num_accepted, target_logprobs);
+    if (drafter->traits().observes) drafter->Observe(sequence, num_accepted, target_logprobs);
   }
 }
 
-std::vector<Draft> UnionDrafter::AskPart(size_t part, std::span<DraftContext*> contexts, int16_t first_kind) const {
-  std::vector<DraftContext> own;
-  std::vector<DraftContext*> pointers;
-  own.reserve(contexts.size());
-  for (DraftContext* context : contexts) {
-    own.push_back(*context);
+std::vector<Draft> UnionDrafter::AskPart(size_t part, std::span<Seat> seats, std::span<const size_t> asked, int16_t first_kind) const {
+  std::vector<Seat> own;
+  for (const size_t i : asked) {
+    own.push_back(seats[i]);
     own.back().draft = {};
     own.back().first_kind = first_kind;
-    own.back().state = static_cast<UnionState*>(context->state)->states[part].get();
+    own.back().state = static_cast<UnionState*>(seats[i].state)->states[part].get();
   }
-  for (DraftContext& context : own) pointers.push_back(&context);
-  if (!pointers.empty()) drafters_[part]->Propose(pointers);
+  if (!own.empty()) drafters_[part]->Propose(own);
   std::vector<Draft> drafts;
-  for (size_t i = 0; i < contexts.size(); ++i) {
-    if (own[i].error && !contexts[i]->error) contexts[i]->error = own[i].error;
-    drafts.push_back(std::move(own[i].draft));
+  for (size_t a = 0; a < asked.size(); ++a) {
+    if (own[a].error && !seats[asked[a]].error) seats[asked[a]].error = own[a].error;
+    drafts.push_back(std::move(own[a].draft));
   }
   return drafts;
 }
 
-void UnionDrafter::Propose(std::span<DraftContext*> contexts) {
-  std::vector<std::vector<Draft>> proposals(contexts.size());
-  for (size_t d = 0; d < drafters_.size(); ++d) {
-    std::vector<Draft> drafts = AskPart(d, contexts, 0);
-    for (size_t i = 0; i < contexts.size(); ++i) {
-      if (!drafts[i].laws.empty() && !contexts[i]->error) {
-        contexts[i]->error = Error(ErrorKind::kDraft, "a union of drafters needs verification 'coupled' where one of them draws (" +
-                                                          drafters_[d]->name() + " gave draft_probs)");
+void UnionDrafter::Propose(std::span<Seat> seats) {
+  std::vector<std::vector<Draft>> proposals(seats.size());
+  std::vector<size_t> all(seats.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  for (size_t part = 0; part < drafters_.size(); ++part) {
+    std::vector<Draft> drafts = AskPart(part, seats, all, 0);
+    for (size_t i = 0; i < seats.size(); ++i) {
+      if (!drafts[i].laws.empty() && !seats[i].error) {
+        seats[i].error = Error(ErrorKind::kDraft, "a union of drafters needs verification 'coupled' where one of them draws (" +
+                                                      drafters_[part]->traits().name + " gave draft_probs)");
       }
       proposals[i].push_back(std::move(drafts[i]));
     }
   }
-  for (size_t i = 0; i < contexts.size(); ++i) contexts[i]->draft = MergeDrafts(proposals[i], contexts[i]->max_nodes);
+  for (size_t i = 0; i < seats.size(); ++i) seats[i].draft = MergeDrafts(proposals[i], seats[i].budget.max_nodes);
 }
 
 }  // namespace llmi

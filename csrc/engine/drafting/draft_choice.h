@@ -8,11 +8,23 @@
 #include "kernels/ops/context.h"
 #include "sampling/params.h"
 #include "sampling/state.h"
+#include "speculative/seat.h"
 
 namespace llmi {
 
 // Where the tokens stand.
 struct DraftChoice {
+  // Behind the text of the seat.
+  explicit DraftChoice(const Seat& seat)
+      : params(*seat.sampling.params),
+        prompt_len(seat.text.prompt_len),
+        rank(seat.sampling.rank),
+        sample_index(seat.sequence.sample_index),
+        round(seat.sampling.round),
+        wants_laws(seat.wants.laws),
+        sampler(seat.sampling.state),
+        token_ids(seat.text.token_ids.begin(), seat.text.token_ids.end()) {}
+
   const SamplingParams& params;
   int64_t prompt_len;
   int64_t rank;          // TokenHistory::sample_index

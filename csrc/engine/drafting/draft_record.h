@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -13,19 +12,18 @@
 
 #include "engine/contrast/contrast_record.h"
 #include "speculative/draft.h"
-#include "speculative/drafter.h"
+#include "speculative/acceptance_record.h"
+#include "speculative/seat.h"
 #include "speculative/hidden_rows.h"
-#include "speculative/length.h"
 #include "speculative/node_rates.h"
 
 namespace llmi {
 
-// How often drafts were accepted, by confidence.
-using AcceptanceRecords = std::array<AcceptanceRecord, kNumConfidences>;
-
-// The knowledge of "auto" about one continuation whose drafter tells the kinds of nodes.
-struct NodeRecord {
+// The knowledge about drafts of one continuation whose lengths are chosen: by "auto", or by the user's policy.
+struct LengthRecord {
   NodeRates rates;
+  AcceptanceRecord by_depth;  // for policies
+  std::unique_ptr<DraftWorth> worth;
   HeadRates head;
   DraftBudget budget;    // used where drafts may depend on this continuation alone
   double cost = 0;       // of the draft that was chosen last
@@ -66,6 +64,12 @@ struct LastRow {
   std::vector<float> values;  // [hidden_size]
 };
 
+// A draft, or the number of the most nodes of one whose tokens are chosen when its step begins.
+struct WaitingDraft {
+  Draft draft;
+  int64_t num_planned = 0;
+};
+
 class DraftRecord {
  public:
   // The drafter's memory of the sequence; null until it is first needed.
@@ -81,29 +85,14 @@ class DraftRecord {
   // The draft that was proposed for the last token and waits for a step that has room for all of it. It may be empty: then none was
   // proposed, and none will be for this token.
   bool has_waiting() const { return waiting_.has_value(); }
-  void SetWaiting(Draft draft) { waiting_ = std::move(draft); }
-  // The same for a draft whose tokens are chosen when its step begins; num_nodes: the most that it will have.
-  void SetPlanned(int64_t num_nodes, int64_t length) {
-    planned_length_ = length;
-    waiting_ = Draft{.token_ids = std::vector<int32_t>(static_cast<size_t>(num_nodes), 0), .parents = {}};
-  }
-  // The length that was wanted; 0: no such draft waits.
-  int64_t TakePlannedLength() { return std::exchange(planned_length_, 0); }
+  void SetWaiting(WaitingDraft waiting) { waiting_ = std::move(waiting); }
   HeldRows& held() { return held_; }
   LastRow& last_row() { return last_row_; }
-  Draft TakeWaiting() { return *std::exchange(waiting_, std::nullopt); }
+  WaitingDraft TakeWaiting() { return *std::exchange(waiting_, std::nullopt); }
 
-  // How often drafts of this confidence were accepted.
-  AcceptanceRecord& acceptance(int32_t confidence) { return acceptance_[static_cast<size_t>(confidence)]; }
-  const AcceptanceRecord& acceptance(int32_t confidence) const { return acceptance_[static_cast<size_t>(confidence)]; }
-  bool has_seen_drafts() const {
-    return std::any_of(acceptance_.begin(), acceptance_.end(), [](const auto& record) { return !record.empty(); });
-  }
-  // Sets what is expected before any draft was seen.
-  void set_expected(const AcceptanceRecords& records) { acceptance_ = records; }
-
-  // Null until the first draft of a drafter that tells kinds of nodes.
-  std::unique_ptr<NodeRecord>& nodes() { return nodes_; }
+  // Null until the first draft whose length is chosen.
+  LengthRecord* lengths() const { return lengths_.get(); }
+  void BeginLengths(std::unique_ptr<LengthRecord> record) { lengths_ = std::move(record); }
 
   // {layer: [hidden_size]} of the row that the last token was drawn from, for drafters that read them.
   const std::map<int, std::vector<float>>& hidden_states() const { return hidden_states_; }
@@ -120,12 +109,10 @@ class DraftRecord {
  private:
   std::unique_ptr<DrafterState> state_;
   uint32_t round_ = 0;
-  std::optional<Draft> waiting_;
-  int64_t planned_length_ = 0;
+  std::optional<WaitingDraft> waiting_;
   HeldRows held_;
   LastRow last_row_;
-  AcceptanceRecords acceptance_;
-  std::unique_ptr<NodeRecord> nodes_;
+  std::unique_ptr<LengthRecord> lengths_;
   std::map<int, std::vector<float>> hidden_states_;
   WaitingRows rows_;
   std::unique_ptr<ContrastRecord> contrast_;

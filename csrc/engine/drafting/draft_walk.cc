@@ -7,10 +7,9 @@
 
 namespace llmi {
 
-void DraftWalk::Begin(Draft draft, int32_t confidence, bool observed) {
+void DraftWalk::Begin(Draft draft, bool observed) {
   Begin();
   draft_ = std::move(draft);
-  confidence_ = confidence;
   if (observed) logprobs_.assign(static_cast<size_t>(draft_.size()), std::numeric_limits<float>::quiet_NaN());
 }
 

@@ -22,15 +22,13 @@ class DraftWalk {
  public:
   // Begins a step without a draft.
   void Begin() { *this = {}; }
-  // Begins the walk over this draft. confidence: its kind, as the drafter has told it. observed: the drafter wants the target's
-  // log-probabilities of the nodes.
-  void Begin(Draft draft, int32_t confidence, bool observed);
+  // Begins the walk over this draft. observed: the drafter wants the target's log-probabilities of the nodes.
+  void Begin(Draft draft, bool observed);
   // Ends the step and forgets the draft. Returns the target's log-probabilities [nodes], NaN for nodes that the walk did not reach; empty
   // if the draft is not observed.
   std::vector<float> End();
 
   const Draft& draft() const { return draft_; }
-  int32_t confidence() const { return confidence_; }
   bool is_observed() const { return !logprobs_.empty(); }
   // kWalkRoot, a node, or kWalkEnded.
   int32_t node() const { return node_; }
@@ -55,7 +53,6 @@ class DraftWalk {
 
  private:
   Draft draft_;
-  int32_t confidence_ = 0;
   std::vector<float> logprobs_;  // by node; empty: not observed
   int32_t node_ = kWalkRoot;
   std::vector<int32_t> accepted_;

@@ -15,12 +15,26 @@ namespace {
 
 // Whether this is a started continuation that computes only its last token in this step. A record is drafted behind its prompt, too.
 bool MayDraft(const ScheduledPiece& piece) {
-  const auto& sample = *static_cast<const Sample*>(piece.sequence->owner);
+  const Sample& sample = *piece.sequence->owner;
   if (sample.finished || !sample.request().speculation) return false;
   if (piece.sequence->kv.num_tokens + piece.num_new != piece.sequence->num_tokens) return false;
   const bool is_record = sample.request().recorded.size() == 1 && sample.companion == nullptr;
   return is_record || (sample.started && piece.num_new == 1);
 }
+
+// The trained drafters of one sequence.
+class SampleHeads : public HeadSource {
+ public:
+  SampleHeads(const DraftHeads& heads, Sample& sample) : heads_(heads), sample_(sample) {}
+  std::unique_ptr<HeadState> NewState(HeadKind kind) override {
+    if (kind == HeadKind::kLayer) return std::make_unique<SampleHeadState>(heads_.eagle, sample_);
+    return std::make_unique<SampleHeadState>(heads_.medusa, sample_);
+  }
+
+ private:
+  const DraftHeads& heads_;
+  Sample& sample_;
+};
 
 }  // namespace
 
@@ -32,13 +46,12 @@ Drafting::Drafting(const KernelContext& context, KvCache& cache, Scheduler& sche
       requests_(requests),
       limits_(limits),
       heads_(heads),
-      lengths_(context, scheduler, costs, histories_),
-      node_lengths_(context, costs, histories_, heads.eagle) {}
+      lengths_(context, scheduler, costs, histories_, heads.eagle) {}
 
 void Drafting::ProposeWhole() {
   std::vector<Sample*> samples;
   for (ScheduledSequence* sequence : scheduler_.running()) {
-    auto* sample = static_cast<Sample*>(sequence->owner);
+    Sample* sample = sequence->owner;
     if (sample->finished || !sample->started || !sample->judges_drafts() || sample->drafting.has_waiting()) continue;
     sample->drafting.SetWaiting({});
     samples.push_back(sample);
@@ -51,17 +64,18 @@ void Drafting::ProposeForStep(std::vector<ScheduledPiece>* pieces) {
   std::vector<std::pair<Sample*, int64_t>> planned;
   StepPlan plan = {0, static_cast<double>(pieces->size())};
   for (const ScheduledPiece& piece : *pieces) {
-    auto* sample = static_cast<Sample*>(piece.sequence->owner);
+    Sample* sample = piece.sequence->owner;
     sample->walk.Begin();
+    BeginStates(*sample);
     plan.num_rows += piece.num_rows();
     const bool draws = piece.sequence->kv.num_tokens + piece.num_new == piece.sequence->num_tokens;
     if (sample->drafting.has_waiting() && draws && !sample->finished) {
       const auto& speculation = sample->request().speculation;  // none in contrastive search
-      Draft draft = sample->drafting.TakeWaiting();
-      if (const int64_t length = sample->drafting.TakePlannedLength(); length > 0) {
-        planned.emplace_back(sample, length);
+      WaitingDraft waiting = sample->drafting.TakeWaiting();
+      if (waiting.num_planned > 0) {
+        planned.emplace_back(sample, waiting.num_planned);
       } else {
-        sample->walk.Begin(std::move(draft), 0, speculation && speculation->drafter->wants_observe());
+        sample->walk.Begin(std::move(waiting.draft), speculation && speculation->drafter->traits().observes);
       }
       sample->scheduled.num_drafted = 0;
     } else if (MayDraft(piece) && !sample->judges_drafts()) {
@@ -83,10 +97,10 @@ void Drafting::Propose(const std::vector<Sample*>& samples, StepPlan plan) {
   FindForced(context_, limits_.vocab_size, samples);
   histories_.Bound();
   std::vector<Call> calls = ChooseCalls(samples, &plan);
-  node_lengths_.worth().BeginStep(plan);
+  lengths_.worth().BeginStep(plan);
   for (Call& call : calls) {
-    // A head's drafts need the slots of their step; judged drafts are proposed before it is scheduled.
-    if (call.drafter->needs_head() && call.samples[0]->judges_drafts()) {
+    // A layer's drafts need the slots of their step; judged drafts are proposed before it is scheduled.
+    if (call.drafter->traits().needs_layer && call.samples[0]->judges_drafts()) {
       Plan(call);
       call.samples.clear();
     } else {
@@ -95,12 +109,8 @@ void Drafting::Propose(const std::vector<Sample*>& samples, StepPlan plan) {
   }
   for (Call& call : calls) {
     for (size_t i = 0; i < call.samples.size(); ++i) {
-      if (call.picks_nodes) {
-        PickNodes(*call.samples[i], call.contexts[i], &plan);
-      } else if (call.looks_first) {
-        CutToLength(*call.samples[i], call.contexts[i], &plan);
-      }
-      Take(*call.samples[i], call.contexts[i], call.looks_first && !call.picks_nodes ? call.contexts[i].confidence : 0);
+      if (call.picks_nodes) PickNodes(*call.samples[i], call.seats[i], &plan);
+      Take(*call.samples[i], call.seats[i]);
     }
   }
 }
@@ -127,65 +137,57 @@ std::vector<Drafting::Call> Drafting::ChooseCalls(const std::vector<Sample*>& sa
   return calls;
 }
 
+// Before the first rows of a request, from which its drafter may learn for all samples.
+void Drafting::BeginStates(Sample& leader) {
+  if (leader.finished || !leader.request().speculation || leader.drafting.state() != nullptr) return;
+  for (const auto& sample : leader.running->samples) {
+    SampleHeads heads(heads_, *sample);
+    sample->drafting.set_state(leader.request().speculation->drafter->NewState({leader.request().id, sample->index}, heads));
+  }
+}
+
 // Begins the sequence's next round.
-DraftContext Drafting::MakeContext(Sample& sample, int64_t max_nodes) {
-  const Running& running = *sample.running;
-  const SpeculationConfig& speculation = *running.request->speculation;
-  DraftContext context;
-  context.request_id = running.request->id;
-  context.sample_index = sample.index;
-  context.token_ids = sample.tokens;
-  context.prompt_len = running.prompt_len();
-  context.sampler = sample.sampler;
-  context.greedy = running.request->params.greedy();
-  if (running.request->drafts_forced) context.forced = sample.constraint->forced();
-  context.max_nodes = max_nodes;
+Seat Drafting::MakeSeat(Sample& sample, int64_t max_nodes) {
+  const Request& request = sample.request();
+  const SpeculationConfig& speculation = *request.speculation;
   sample.drafting.BeginRound();
-  context.round = sample.drafting.round();
-  context.wants_laws = sample.judges_drafts();
-  context.wants_chain = speculation.judge != nullptr && !speculation.judge->takes_trees();
-  context.hidden_states = &sample.drafting.hidden_states();
+  Seat seat;
+  seat.sequence = {request.id, sample.index};
+  seat.text = {.token_ids = sample.tokens, .prompt_len = sample.running->prompt_len(), .forced = {}};
+  if (request.drafts_forced) seat.text.forced = sample.constraint->forced();
   const HiddenChunks& rows = sample.drafting.rows().chunks();
-  context.hidden_rows = &rows;
-  context.first_row = rows.empty() ? sample.drafting.rows().next() : rows[0]->first_row;
-  context.head = heads_.eagle;
-  context.medusa = heads_.medusa;
-  context.owner = &sample;
-  if (NodeLengths::Serves(speculation)) context.worth = &node_lengths_.worth();
-  if (sample.drafting.state() == nullptr) sample.drafting.set_state(speculation.drafter->NewState(running.request->id, sample.index));
-  context.state = sample.drafting.state();
-  return context;
+  seat.hidden = {&sample.drafting.hidden_states(), &rows, rows.empty() ? sample.drafting.rows().next() : rows[0]->first_row};
+  seat.sampling = {&request.params, sample.sampler, sample.rank, sample.drafting.round()};
+  seat.wants = {.laws = sample.judges_drafts(), .chain = speculation.judge != nullptr && !speculation.judge->takes_trees()};
+  seat.budget = {.max_nodes = max_nodes,
+                 .max_depth = request.params.max_tokens - static_cast<int64_t>(sample.output().token_ids.size()) - 1,
+                 .worth = NodeLengths::Picks(speculation) ? sample.drafting.lengths()->worth.get() : nullptr};
+  seat.state = sample.drafting.state();
+  return seat;
+}
+
+Drafting::Call& Drafting::CallOf(Drafter* drafter, bool picks_nodes, std::vector<Call>* calls) {
+  const auto known = std::find_if(calls->begin(), calls->end(),
+                                  [&](const Call& call) { return call.drafter == drafter && call.picks_nodes == picks_nodes; });
+  return known == calls->end() ? calls->emplace_back(Call{drafter, {}, {}, picks_nodes}) : *known;
 }
 
 void Drafting::AddToCall(Sample& sample, StepPlan* plan, std::vector<Call>* calls, std::vector<Drafter*>* resting) {
   const SpeculationConfig& speculation = *sample.request().speculation;
-  if (!sample.drafting.was_asked()) histories_.SetExpectedAcceptance(sample);
-  const bool coupled = speculation.verification == VerificationKind::kCoupled;
-  const bool picks_nodes = NodeLengths::Serves(speculation);
-  const bool looks_first = picks_nodes || (coupled && speculation.num_tokens < 0 && speculation.length_policy == nullptr &&
-                                           speculation.drafter->tells_confidence());
-  if (picks_nodes && sample.drafting.nodes() == nullptr) node_lengths_.Begin(sample);
-  if (picks_nodes && !node_lengths_.Looks(sample, *plan)) return;
-  const int64_t limit = DraftLengths::Limit(sample, limits_.max_num_batched_tokens - plan->num_rows);
-  const int64_t length = limit < 1 || looks_first ? limit : lengths_.Choose(sample, 0, limit, *plan);
+  const bool picks_nodes = NodeLengths::Picks(speculation);
+  lengths_.Begin(sample);
+  if (picks_nodes && !lengths_.Looks(sample, *plan)) return;
+  const int64_t limit = NodeLengths::Limit(sample, limits_.max_num_batched_tokens - plan->num_rows);
+  const int64_t length = limit < 1 || picks_nodes ? limit : lengths_.Choose(sample, limit, plan);
   if (length < 1) {
-    sample.drafting.acceptance(0).Rest();
     resting->push_back(speculation.drafter.get());
     return;
   }
-
   const bool starts = !sample.drafting.was_asked();
-  DraftContext context = MakeContext(sample, length);
-  const auto known = std::find_if(calls->begin(), calls->end(), [&](const auto& call) {
-    return call.drafter == speculation.drafter.get() && call.looks_first == looks_first;
-  });
-  Call& call = known == calls->end() ? calls->emplace_back(Call{speculation.drafter.get(), {}, {}, looks_first, picks_nodes}) : *known;
+  Call& call = CallOf(speculation.drafter.get(), picks_nodes, calls);
   call.samples.push_back(&sample);
   if (starts) call.num_start_tokens += static_cast<int64_t>(sample.tokens.size());
-  call.contexts.push_back(std::move(context));
-  if (looks_first) return;
-  plan->num_rows += length * sample.num_sequences();
-  plan->expected_tokens += sample.drafting.acceptance(0).Rates()[0];
+  call.seats.push_back(MakeSeat(sample, length));
 }
 
 // Sets the size of drafts whose tokens are chosen when their step begins (ProposePlanned).
@@ -193,8 +195,7 @@ void Drafting::Plan(Call& call) {
   for (size_t i = 0; i < call.samples.size(); ++i) {
     Sample& sample = *call.samples[i];
     const int64_t tokens_left = sample.request().params.max_tokens - static_cast<int64_t>(sample.output().token_ids.size());
-    const int64_t length = call.contexts[i].max_nodes;
-    const int64_t num_nodes = std::min(call.drafter->MostNodes(length), tokens_left - 1);
+    const int64_t num_nodes = std::min({call.seats[i].budget.max_nodes, call.drafter->traits().most_nodes, tokens_left - 1});
     if (sample.finished || num_nodes < 1) continue;
     Draft draft;
     draft.token_ids.resize(static_cast<size_t>(num_nodes));
@@ -205,7 +206,7 @@ void Drafting::Plan(Call& call) {
       continue;
     }
     sample.scheduled.num_drafted = num_nodes;
-    sample.drafting.SetPlanned(num_nodes, num_nodes);
+    sample.drafting.SetWaiting({.draft = {}, .num_planned = num_nodes});
   }
 }
 
@@ -216,58 +217,39 @@ void Drafting::ProposePlanned(const std::vector<std::pair<Sample*, int64_t>>& pl
   for (const auto& [sample, length] : planned) samples.push_back(sample);
   if (!samples.empty()) FindForced(context_, limits_.vocab_size, samples);
   for (const auto& [sample, length] : planned) {
-    Drafter* drafter = sample->request().speculation->drafter.get();
-    const auto known = std::find_if(calls.begin(), calls.end(), [&](const Call& call) { return call.drafter == drafter; });
-    Call& call = known == calls.end() ? calls.emplace_back(Call{drafter, {}, {}}) : *known;
+    const SpeculationConfig& speculation = *sample->request().speculation;
+    Call& call = CallOf(speculation.drafter.get(), NodeLengths::Picks(speculation), &calls);
     call.samples.push_back(sample);
-    call.contexts.push_back(MakeContext(*sample, length));
+    call.seats.push_back(MakeSeat(*sample, length));
   }
   for (Call& call : calls) Ask(call);
   StepPlan none = {0, 0};  // judged drafts do not depend on the step
   for (Call& call : calls) {
     for (size_t i = 0; i < call.samples.size(); ++i) {
-      if (call.contexts[i].worth != nullptr) PickNodes(*call.samples[i], call.contexts[i], &none);
-      Take(*call.samples[i], call.contexts[i], 0);
+      if (call.picks_nodes) PickNodes(*call.samples[i], call.seats[i], &none);
+      Take(*call.samples[i], call.seats[i]);
     }
   }
 }
 
 // Leaves the nodes of a proposed draft that pay.
-void Drafting::PickNodes(Sample& sample, DraftContext& context, StepPlan* plan) {
-  if (sample.finished || context.error) return;
-  const int64_t room = DraftLengths::Limit(sample, limits_.max_num_batched_tokens - plan->num_rows);
-  node_lengths_.Cut(sample, &context.draft, std::clamp<int64_t>(room, 0, context.max_nodes), plan);
-}
-
-// Cuts a proposed draft to the length that pays, now that its confidence is known, and with it the expected acceptance.
-void Drafting::CutToLength(Sample& sample, DraftContext& context, StepPlan* plan) {
-  const int64_t room = DraftLengths::Limit(sample, limits_.max_num_batched_tokens - plan->num_rows);
-  const int64_t limit = std::min(room, context.draft.size());
-  if (limit < 1) {
-    context.draft = {};
-    return;
-  }
-  AcceptanceRecord& acceptance = sample.drafting.acceptance(context.confidence);
-  const int64_t length = lengths_.Choose(sample, context.confidence, limit, *plan);
-  context.draft = CutDepth(context.draft, length);
-  if (length == 0) {
-    acceptance.Rest();
-    return;
-  }
-  plan->num_rows += length * sample.num_sequences();
-  plan->expected_tokens += acceptance.Rates()[0];
+void Drafting::PickNodes(Sample& sample, Seat& seat, StepPlan* plan) {
+  if (sample.finished || seat.error) return;
+  const int64_t room = NodeLengths::Limit(sample, limits_.max_num_batched_tokens - plan->num_rows);
+  lengths_.Cut(sample, &seat.draft, std::clamp<int64_t>(room, 0, seat.budget.max_nodes), plan);
 }
 
 void Drafting::Ask(Call& call) {
-  std::vector<DraftContext*> contexts;
-  for (DraftContext& context : call.contexts) contexts.push_back(&context);
   const double start = NowSeconds();
-  call.drafter->Propose(contexts);
-  node_lengths_.worth().LearnHead();
+  call.drafter->Propose(call.seats);
+  lengths_.worth().LearnHead();
   for (Sample* sample : call.samples) sample->drafting.rows().Clear();
   const double seconds = NowSeconds() - start;
   int64_t num_nodes = 0;
-  for (const DraftContext& context : call.contexts) num_nodes += std::max<int64_t>(1, context.draft.size());
+  for (Seat& seat : call.seats) {
+    num_nodes += std::max<int64_t>(1, seat.draft.size());
+    if (!call.drafter->traits().tells_kinds) seat.draft.kinds.clear();
+  }
   DrafterHistory& history = histories_.Of(call.drafter);
   if (call.num_start_tokens > 0) {
     const double start_seconds = std::max(0.0, seconds - history.per_token.seconds() * static_cast<double>(num_nodes));
@@ -280,33 +262,31 @@ void Drafting::Ask(Call& call) {
   }
 }
 
-// Checks and cuts a proposed draft, and gives it to the step, or lets it wait for one. confidence: of the record that it counts in.
-void Drafting::Take(Sample& sample, DraftContext& context, int32_t confidence) {
+// Checks and cuts a proposed draft, and gives it to the step, or lets it wait for one.
+void Drafting::Take(Sample& sample, Seat& seat) {
   if (sample.finished) return;  // a sibling failed
-  const Request& request = sample.request();
-  const int64_t tokens_left = request.params.max_tokens - static_cast<int64_t>(sample.output().token_ids.size());
   Draft draft;
   try {
-    if (context.error) throw *context.error;
-    CheckDraft(&context.draft, limits_.vocab_size, context.max_nodes);
-    draft = CutDepth(context.draft, tokens_left - 1);
+    if (seat.error) throw *seat.error;
+    CheckDraft(&seat.draft, limits_.vocab_size, seat.budget.max_nodes);
+    draft = CutDepth(seat.draft, seat.budget.max_depth);
     if (sample.judges_drafts()) CheckFits(sample, draft);
   } catch (const Error& error) {
     requests_.Fail(*sample.running, error);
     return;
   }
   if (draft.size() == 0) return;
-  const bool is_planned = sample.judges_drafts() && request.speculation->drafter->needs_head();
-  if (is_planned) return sample.walk.Begin(std::move(draft), confidence, request.speculation->drafter->wants_observe());
+  const DrafterTraits& drafter = sample.request().speculation->drafter->traits();
+  if (sample.judges_drafts() && drafter.needs_layer) return sample.walk.Begin(std::move(draft), drafter.observes);  // it was planned
   const auto num_uncomputed = static_cast<int64_t>(sample.tokens.size()) - sample.scheduled.kv.num_tokens;
   if (!sample.judges_drafts() && !sample.TryReserveFree(cache_, num_uncomputed + draft.size())) {
     return;  // a draft takes free blocks only: no sequence is preempted for it
   }
   if (sample.judges_drafts()) {
     sample.scheduled.num_drafted = draft.size();
-    sample.drafting.SetWaiting(std::move(draft));
+    sample.drafting.SetWaiting({.draft = std::move(draft)});
   } else {
-    sample.walk.Begin(std::move(draft), confidence, request.speculation->drafter->wants_observe());
+    sample.walk.Begin(std::move(draft), drafter.observes);
   }
 }
 
@@ -327,9 +307,9 @@ void Drafting::CheckFits(const Sample& sample, const Draft& draft) const {
 }
 
 void Drafting::EndWalks(const LaunchedStep& step, double seconds) {
-  if (ShapeOf(step.pieces, step.num_rows).num_prompts == 0) node_lengths_.worth().LearnStep(step.num_rows, seconds);
+  if (ShapeOf(step.pieces, step.num_rows).num_prompts == 0) lengths_.worth().LearnStep(step.num_rows, seconds);
   for (const ScheduledPiece& piece : step.pieces) {
-    auto* sample = static_cast<Sample*>(piece.sequence->owner);
+    Sample* sample = piece.sequence->owner;
     const int64_t num_nodes = sample->walk.draft().size();
     if (num_nodes > 0 && sample->drafting.contrast() != nullptr) {
       if (!sample->finished) cache_.Trim(&sample->scheduled.kv);
@@ -355,19 +335,12 @@ void Drafting::EndWalk(Sample& sample, double verify_seconds) {
   stats.num_accepted_per_position.resize(std::max(stats.num_accepted_per_position.size(), static_cast<size_t>(depth)));
   for (int64_t i = 0; i < num_accepted; ++i) ++stats.num_accepted_per_position[static_cast<size_t>(i)];
   // If a stop rule ended the walk, nothing is known about the nodes after it.
-  if (sample.drafting.nodes() != nullptr) {
-    if (sample.walk.has_ended()) node_lengths_.Learn(sample);
-  } else if (sample.walk.has_ended() || num_accepted == depth) {
-    const int32_t confidence = sample.walk.confidence();
-    sample.drafting.acceptance(confidence).Add(depth, num_accepted);
-    DrafterHistory& history = histories_.Of(&drafter);
-    history.acceptance[running.request->params.greedy()][static_cast<size_t>(confidence)].Add(depth, num_accepted);
-  }
+  if (sample.walk.has_ended()) lengths_.Learn(sample, depth);
   if (!sample.finished) sample.TrimCache(cache_);
   const std::vector<float> logprobs = sample.walk.End();
   if (logprobs.empty() || running.request->error) return;
   try {
-    drafter.Observe(running.request->id, sample.index, num_accepted, logprobs);
+    drafter.Observe({running.request->id, sample.index}, num_accepted, logprobs);
   } catch (const Error& error) {
     requests_.Fail(running, error);
   }

@@ -10,7 +10,8 @@
 #include "engine/active_requests.h"
 #include "engine/costs.h"
 #include "engine/drafting/history.h"
-#include "engine/drafting/lengths.h"
+#include "engine/drafting/eagle_runner.h"
+#include "engine/drafting/medusa_runner.h"
 #include "engine/drafting/node_lengths.h"
 #include "kernels/ops/context.h"
 #include "scheduler/scheduler.h"
@@ -24,8 +25,8 @@ struct DraftingLimits {
 
 // The engine's parts of the drafters that were loaded with the model; null: it was loaded without.
 struct DraftHeads {
-  DraftHead* eagle = nullptr;
-  LastRowHead* medusa = nullptr;
+  EagleRunner* eagle = nullptr;
+  MedusaRunner* medusa = nullptr;
 };
 
 class Drafting {
@@ -45,13 +46,12 @@ class Drafting {
   void EndWalks(const LaunchedStep& step, double seconds);
 
  private:
-  // One drafter's part of a step: contexts[i] is for samples[i].
+  // One drafter's part of a step: seats[i] is for samples[i].
   struct Call {
     Drafter* drafter;
     std::vector<Sample*> samples;
-    std::vector<DraftContext> contexts;
-    bool looks_first = false;      // lengths are chosen after the drafts are proposed
-    bool picks_nodes = false;      // and by node
+    std::vector<Seat> seats;
+    bool picks_nodes = false;      // lengths are chosen after the drafts are proposed
     int64_t num_start_tokens = 0;  // of sequences that are new to the drafter
   };
   void Propose(const std::vector<Sample*>& samples, StepPlan plan);
@@ -60,10 +60,11 @@ class Drafting {
   std::vector<Call> ChooseCalls(const std::vector<Sample*>& samples, StepPlan* plan);
   void AddToCall(Sample& sample, StepPlan* plan, std::vector<Call>* calls, std::vector<Drafter*>* resting);
   void Ask(Call& call);
-  DraftContext MakeContext(Sample& sample, int64_t max_nodes);
-  void PickNodes(Sample& sample, DraftContext& context, StepPlan* plan);
-  void CutToLength(Sample& sample, DraftContext& context, StepPlan* plan);
-  void Take(Sample& sample, DraftContext& context, int32_t confidence);
+  void BeginStates(Sample& leader);
+  Seat MakeSeat(Sample& sample, int64_t max_nodes);
+  static Call& CallOf(Drafter* drafter, bool picks_nodes, std::vector<Call>* calls);
+  void PickNodes(Sample& sample, Seat& seat, StepPlan* plan);
+  void Take(Sample& sample, Seat& seat);
   void CheckFits(const Sample& sample, const Draft& draft) const;
   void EndWalk(Sample& sample, double verify_seconds);
 
@@ -74,8 +75,7 @@ class Drafting {
   const DraftingLimits limits_;
   const DraftHeads heads_;
   DrafterHistories histories_;
-  DraftLengths lengths_;
-  NodeLengths node_lengths_;
+  NodeLengths lengths_;
 };
 
 }  // namespace llmi

@@ -7,7 +7,7 @@
 #include "engine/drafting/draft_choice.h"
 #include "kernels/dispatch/transfer.h"
 #include "model/layer_pass.h"
-#include "speculative/eagle_drafter.h"
+#include "speculative/head_drafter.h"
 
 namespace llmi {
 namespace {
@@ -39,7 +39,7 @@ void EagleRunner::BeforeRows(const LaunchedStep& step) {
   if (decoder_.eagle() == nullptr) return;
   for (size_t i = 0; i < step.piece_rows.size(); ++i) {
     const ScheduledPiece& piece = step.pieces[i];
-    auto& sample = *static_cast<Sample*>(piece.sequence->owner);
+    Sample& sample = *piece.sequence->owner;
     if (sample.finished || piece.num_new == 0 || !Serves(sample.request())) continue;
     if (!sample.started && sample.running->samples.size() > 1) starting_.push_back(sample.running);
     const int64_t begin = sample.scheduled.kv.num_tokens - piece.num_new;
@@ -55,7 +55,7 @@ void EagleRunner::AfterRows(const LaunchedStep& step) {
   if (decoder_.eagle() == nullptr) return;
   for (size_t i = 0; i < step.piece_rows.size(); ++i) {
     const ScheduledPiece& piece = step.pieces[i];
-    auto& sample = *static_cast<Sample*>(piece.sequence->owner);
+    Sample& sample = *piece.sequence->owner;
     if (sample.finished || sample.walk.draft().size() == 0 || !Serves(sample.request())) continue;
     const std::vector<int32_t> nodes = AcceptedNodes(sample.walk);
     int64_t position = sample.scheduled.kv.num_tokens - static_cast<int64_t>(nodes.size());
@@ -139,32 +139,31 @@ bool EagleRunner::HasRows(Sample& sample) {
   return last - NumSkipped(sample) >= 1;
 }
 
-std::vector<DraftedSequence> EagleRunner::Begin(std::span<DraftContext*> contexts, std::span<const TreeNode> tree) {
+std::vector<DraftedSequence> EagleRunner::Begin(std::span<Seat> seats, std::span<const TreeNode> tree) {
   std::vector<DraftedSequence> drafted;
-  for (DraftContext* context : contexts) {
-    auto& sample = *static_cast<Sample*>(context->owner);
-    const int64_t left = sample.request().params.max_tokens - static_cast<int64_t>(sample.output().token_ids.size());
-    if (left < 2 || !HasRows(sample)) continue;
+  for (Seat& seat : seats) {
+    Sample& sample = static_cast<SampleHeadState*>(seat.state)->sample;
+    if (seat.budget.max_depth < 1 || !HasRows(sample)) continue;
     // Judged siblings are verified whether they are worth it or not, so a draft that is sized has none of them.
-    const bool is_chain = context->wants_chain || (context->worth != nullptr && context->wants_laws);
+    const bool is_chain = seat.wants.chain || (seat.budget.worth != nullptr && seat.wants.laws);
     std::vector<TreeNode> nodes = is_chain ? ChainOf(tree) : std::vector<TreeNode>(tree.begin(), tree.end());
-    nodes.resize(static_cast<size_t>(std::min(static_cast<int64_t>(nodes.size()), context->max_nodes)));
+    nodes.resize(static_cast<size_t>(std::min(static_cast<int64_t>(nodes.size()), seat.budget.max_nodes)));
     const auto num_nodes = static_cast<int64_t>(nodes.size());
     if (num_nodes < 1 || (!sample.judges_drafts() && !sample.TryReserveFree(cache_, 1 + num_nodes))) continue;
     const std::vector<int32_t> places(nodes.size(), -1);
-    drafted.push_back({context, &sample, std::move(nodes), left - 1, places, {}, {}});
+    drafted.push_back({&seat, &sample, std::move(nodes), seat.budget.max_depth, places, {}, {}});
   }
   return drafted;
 }
 
-void EagleRunner::Propose(std::span<DraftContext*> contexts, std::span<const TreeNode> tree) {
+void EagleRunner::Propose(std::span<Seat> seats, std::span<const TreeNode> tree) {
   const double start = NowSeconds();
-  std::vector<DraftedSequence> drafted = Begin(contexts, tree);
+  std::vector<DraftedSequence> drafted = Begin(seats, tree);
   if (drafted.empty()) return;
   for (std::vector<DraftFront> front = RunRoots(drafted); !front.empty();) front = Grow(drafted, front);
   for (DraftedSequence& sequence : drafted) {
     const bool is_chain = std::ranges::all_of(sequence.tree, [](const TreeNode& node) { return node.rank == 0; });
-    if (!is_chain) sequence.context->draft.parents = std::move(sequence.parents);
+    if (!is_chain) sequence.seat->draft.parents = std::move(sequence.parents);
   }
   work_.seconds += NowSeconds() - start;
 }
@@ -209,13 +208,14 @@ bool EagleRunner::GoesOn(const DraftedSequence& drafted, int32_t node) const {
   const int32_t place = drafted.places[static_cast<size_t>(node)];
   if (place < 0 || drafted.depths[static_cast<size_t>(place)] >= drafted.max_depth) return false;
   const bool has_child = std::ranges::any_of(drafted.tree, [&](const TreeNode& other) { return other.parent == node; });
-  const DraftContext& context = *drafted.context;
-  if (!has_child || context.worth == nullptr) return has_child;
+  const Seat& seat = *drafted.seat;
+  if (!has_child || seat.budget.worth == nullptr) return has_child;
   std::vector<NodeKind> path;
   for (int32_t at = place; at >= 0; at = drafted.parents[static_cast<size_t>(at)]) {
-    path.insert(path.begin(), context.draft.kinds[static_cast<size_t>(at)]);
+    const int32_t kind = seat.first_kind + seat.draft.kinds[static_cast<size_t>(at)].first;
+    path.insert(path.begin(), {static_cast<int16_t>(kind), -1});
   }
-  return context.worth->GoesOn(context, path);
+  return seat.budget.worth->GoesOn(path);
 }
 
 std::vector<DraftFront> EagleRunner::Grow(std::vector<DraftedSequence>& drafted, const std::vector<DraftFront>& front) {
@@ -257,7 +257,7 @@ void EagleRunner::AddNodes(const std::vector<DraftedSequence>& drafted, const st
     const int32_t depth = sequence.depths[place];
     const auto row = static_cast<int32_t>(rows->num_rows());
     rows->segments.push_back({row, 1, end + static_cast<int64_t>(place), sample.scheduled.kv.tables[Group()].data()});
-    rows->token_ids.push_back(sequence.context->draft.token_ids[place]);
+    rows->token_ids.push_back(sequence.seat->draft.token_ids[place]);
     rows->positions.push_back(static_cast<int32_t>(end) + depth - 2);
     const bool is_chain = static_cast<int32_t>(place) + 1 == depth;
     if (is_chain) {
@@ -283,10 +283,9 @@ void EagleRunner::AddChildren(DraftedSequence& drafted, int32_t node, std::span<
   const std::vector<TreeNode>& nodes = drafted.tree;
   const auto count = std::ranges::count_if(nodes, [&](const TreeNode& other) { return other.parent == node; });
   const int32_t parent = node < 0 ? -1 : drafted.places[static_cast<size_t>(node)];
-  Draft& draft = drafted.context->draft;
-  DraftChoice choice = {drafted.sample->request().params, drafted.context->prompt_len, drafted.sample->rank,     drafted.sample->index,
-                        drafted.context->round,           drafted.context->wants_laws, drafted.context->sampler, drafted.sample->tokens};
-  choice.wants_probabilities = drafted.context->worth != nullptr;  // who sizes the draft learns by kinds
+  Draft& draft = drafted.seat->draft;
+  DraftChoice choice(*drafted.seat);
+  choice.wants_probabilities = drafted.seat->budget.worth != nullptr;  // who sizes the draft learns by kinds
   const size_t num_known = choice.token_ids.size();
   for (int32_t place = parent; place >= 0; place = drafted.parents[static_cast<size_t>(place)]) {
     choice.token_ids.push_back(draft.token_ids[static_cast<size_t>(place)]);
@@ -301,7 +300,7 @@ void EagleRunner::AddChildren(DraftedSequence& drafted, int32_t node, std::span<
     drafted.parents.push_back(parent);
     drafted.depths.push_back(parent < 0 ? 1 : drafted.depths[static_cast<size_t>(parent)] + 1);
     draft.token_ids.push_back(chosen.token_ids[next]);
-    if (choice.wants_probabilities) draft.kinds.push_back(EagleDrafter::KindOf(chosen.probabilities[next]));
+    if (choice.wants_probabilities) draft.kinds.push_back(HeadDrafter::KindOf(chosen.probabilities[next]));
     if (choice.wants_laws) draft.laws.push_back(chosen.laws[next]);
     ++next;
   }

@@ -12,17 +12,18 @@
 #include <vector>
 
 #include "cache/kv_cache.h"
+#include "engine/drafting/sample_heads.h"
 #include "engine/running.h"
 #include "kernels/ops/context.h"
 #include "model/decoder.h"
 #include "model/eagle.h"
-#include "speculative/drafter.h"
+#include "speculative/trained_head.h"
 
 namespace llmi {
 
 // A sequence that is drafted for.
 struct DraftedSequence {
-  DraftContext* context;
+  Seat* seat;
   Sample* sample;
   std::vector<TreeNode> tree;
   int64_t max_depth;             // of its nodes
@@ -36,22 +37,30 @@ struct DraftFront {
   int32_t node;
 };
 
-class EagleRunner : public DraftHead {
+// The forwards of the layer: their time, and the rows of each that were run whole.
+struct HeadWork {
+  double seconds = 0;
+  std::vector<int64_t> rows;
+};
+
+class EagleRunner : public TrainedHead {
  public:
   EagleRunner(const KernelContext& context, Decoder& decoder, KvCache& cache) : context_(context), decoder_(decoder), cache_(cache) {}
 
   // Whether this request's drafts come from the layer.
-  static bool Serves(const Request& request) { return request.speculation && request.speculation->drafter->needs_head(); }
+  static bool Serves(const Request& request) { return request.speculation && request.speculation->drafter->traits().needs_layer; }
   // Call it when the step's new tokens are committed and before its rows are processed: samples of a request fork from what it keeps.
   void BeforeRows(const LaunchedStep& step);
   // Call it after the walks over drafts, before they end.
   void AfterRows(const LaunchedStep& step);
-  void Propose(std::span<DraftContext*> contexts, std::span<const TreeNode> tree) override;
-  HeadWork TakeWork() override { return std::exchange(work_, {}); }
-  double Share() const override;
+  void Propose(std::span<Seat> seats, std::span<const TreeNode> tree) override;
+  // Its forwards since the last call.
+  HeadWork TakeWork() { return std::exchange(work_, {}); }
+  // The bytes of weights that one of its forwards reads over those of a step of the model: about the share of its time.
+  double Share() const;
 
  private:
-  std::vector<DraftedSequence> Begin(std::span<DraftContext*> contexts, std::span<const TreeNode> tree);
+  std::vector<DraftedSequence> Begin(std::span<Seat> seats, std::span<const TreeNode> tree);
   std::vector<DraftFront> RunRoots(std::vector<DraftedSequence>& drafted);
   // Adds the children of the rows whose outputs are given, and runs those that have children.
   std::vector<DraftFront> Grow(std::vector<DraftedSequence>& drafted, const std::vector<DraftFront>& front);

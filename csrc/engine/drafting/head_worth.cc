@@ -14,7 +14,20 @@ constexpr double kShareFade = 0.002;  // at each step without one: a busy moment
 
 }  // namespace
 
-HeadWorth::HeadWorth(const KernelContext& context, StepCosts& costs, DrafterHistories& histories, DraftHead* head)
+class SampleWorth : public DraftWorth {
+ public:
+  SampleWorth(HeadWorth& worth, Sample& sample) : worth_(worth), sample_(sample) {}
+  bool RunsHead(int64_t max_nodes, const Draft& others) override { return worth_.RunsHead(sample_, max_nodes, others); }
+  bool GoesOn(std::span<const NodeKind> path) override { return worth_.GoesOn(sample_, path); }
+
+ private:
+  HeadWorth& worth_;
+  Sample& sample_;
+};
+
+std::unique_ptr<DraftWorth> HeadWorth::For(Sample& sample) { return std::make_unique<SampleWorth>(*this, sample); }
+
+HeadWorth::HeadWorth(const KernelContext& context, StepCosts& costs, DrafterHistories& histories, EagleRunner* head)
     : context_(context), costs_(costs), histories_(histories), head_(head), share_(head == nullptr ? 0 : head->Share()) {}
 
 void HeadWorth::LearnStep(int64_t num_rows, double seconds) {
@@ -50,13 +63,12 @@ HeadWorth::Step HeadWorth::StepOf(const Sample& sample) const {
 }
 
 // Judged drafts are of one drafter alone, since their tokens are drawn; else the head's draft joins the others'.
-bool HeadWorth::RunsHead(const DraftContext& context, const Draft& others) {
-  auto& sample = *static_cast<Sample*>(context.owner);
-  NodeRecord& record = *sample.drafting.nodes();
+bool HeadWorth::RunsHead(Sample& sample, int64_t max_nodes, const Draft& others) {
+  LengthRecord& record = *sample.drafting.lengths();
   record.head_cost = 0;
   if (head_ == nullptr) return true;  // which fails by name
   const Step step = StepOf(sample);
-  const LengthQuestion question = {step.tokens, step.num_rows, 0, context.max_nodes / sample.num_sequences()};
+  const LengthQuestion question = {step.tokens, step.num_rows, 0, max_nodes / sample.num_sequences()};
   const NodeChoice chosen = ChooseNodes(others, record.rates, *step.costs, question);
   const bool joins = !sample.judges_drafts();
   const int64_t num_others = joins ? static_cast<int64_t>(chosen.nodes.size()) : 0;
@@ -73,20 +85,19 @@ bool HeadWorth::RunsHead(const DraftContext& context, const Draft& others) {
   return true;
 }
 
-bool HeadWorth::GoesOn(const DraftContext& context, std::span<const NodeKind> path) {
-  auto& sample = *static_cast<Sample*>(context.owner);
-  NodeRecord& record = *sample.drafting.nodes();
+bool HeadWorth::GoesOn(Sample& sample, std::span<const NodeKind> path) {
+  LengthRecord& record = *sample.drafting.lengths();
   double reach = 1;
   double gain = 0;
   double rate = 0;
   for (const NodeKind& kind : path) {
-    rate = record.rates.Rate({static_cast<int16_t>(kind.first + context.first_kind), -1});
+    rate = record.rates.Rate(kind);
     reach *= rate;
     gain += reach;
   }
   const bool is_first = path.size() == 1;
   record.head.Learn(is_first, rate);
-  if (!sample.judges_drafts()) histories_.Of(sample).head[context.greedy].Learn(is_first, rate);
+  if (!sample.judges_drafts()) histories_.Of(sample).head[sample.request().params.greedy()].Learn(is_first, rate);
   const Step step = StepOf(sample);
   double spent = record.head_cost;
   for (size_t i = 0; i < path.size(); ++i) spent += step.RowCost(static_cast<int64_t>(i));

@@ -6,21 +6,29 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "engine/costs.h"
+#include "engine/drafting/eagle_runner.h"
 #include "engine/drafting/history.h"
-#include "engine/drafting/lengths.h"
 #include "engine/running.h"
 #include "kernels/ops/context.h"
-#include "speculative/drafter.h"
+#include "speculative/cost_curve.h"
+#include "speculative/seat.h"
 
 namespace llmi {
 
-class HeadWorth : public DraftWorth {
+// The step so far.
+struct StepPlan {
+  int64_t num_rows;
+  double expected_tokens;
+};
+
+class HeadWorth {
  public:
   // head: null if the model was loaded without a trained drafter.
-  HeadWorth(const KernelContext& context, StepCosts& costs, DrafterHistories& histories, DraftHead* head);
+  HeadWorth(const KernelContext& context, StepCosts& costs, DrafterHistories& histories, EagleRunner* head);
 
   // The step that is drafted for next.
   void BeginStep(const StepPlan& plan) { plan_ = plan; }
@@ -28,11 +36,13 @@ class HeadWorth : public DraftWorth {
   void LearnStep(int64_t num_rows, double seconds);
   // Learns what the drafter's time was since the last call.
   void LearnHead();
-
-  bool RunsHead(const DraftContext& context, const Draft& others) override;
-  bool GoesOn(const DraftContext& context, std::span<const NodeKind> path) override;
+  // Answers for one sequence, which has a LengthRecord by the first question. Both outlive the answer.
+  std::unique_ptr<DraftWorth> For(Sample& sample);
 
  private:
+  friend class SampleWorth;
+  bool RunsHead(Sample& sample, int64_t max_nodes, const Draft& others);
+  bool GoesOn(Sample& sample, std::span<const NodeKind> path);
   // Costs in the step, in its time without drafts for each of its expected tokens.
   struct Step {
     double tokens;
@@ -48,7 +58,7 @@ class HeadWorth : public DraftWorth {
   const KernelContext& context_;
   StepCosts& costs_;
   DrafterHistories& histories_;
-  DraftHead* const head_;
+  EagleRunner* const head_;
   StepPlan plan_ = {1, 1};
   Price row_seconds_;  // of a step of one row
   double share_ = 0;   // of the drafter's time in that of a step of as many rows

@@ -6,8 +6,9 @@
 #include <unordered_map>
 
 #include "engine/running.h"
+#include "speculative/acceptance_record.h"
 #include "speculative/drafter.h"
-#include "speculative/length.h"
+#include "speculative/cost_curve.h"
 #include "speculative/node_rates.h"
 
 namespace llmi {
@@ -15,12 +16,12 @@ namespace llmi {
 // The history of one drafter. Times are smoothed.
 struct DrafterHistory {
   explicit DrafterHistory(const Drafter& drafter);
-  Price per_token;                              // that is proposed
-  Price per_start_token;                        // of a sequence's tokens when its first draft is proposed
-  std::array<AcceptanceRecords, 2> acceptance;  // [greedy]: greedy tokens are accepted more often
-  std::array<NodeRates, 2> rates;               // [greedy]
-  std::array<HeadRates, 2> head;                // [greedy]
-  std::array<DraftBudget, 2> budget;            // [greedy]
+  Price per_token;                           // that is proposed
+  Price per_start_token;                     // of a sequence's tokens when its first draft is proposed
+  std::array<AcceptanceRecord, 2> by_depth;  // [greedy]: greedy tokens are accepted more often
+  std::array<NodeRates, 2> rates;
+  std::array<HeadRates, 2> head;
+  std::array<DraftBudget, 2> budget;
 };
 
 class DrafterHistories {
@@ -33,8 +34,6 @@ class DrafterHistories {
   DraftBudget& BudgetOf(Sample& sample);
   // Forgets all drafters if there are too many: some of them may no longer exist.
   void Bound();
-  // Sets the acceptance that a sample without drafts so far may expect of its drafter.
-  void SetExpectedAcceptance(Sample& sample);
 
  private:
   std::unordered_map<Drafter*, DrafterHistory> histories_;

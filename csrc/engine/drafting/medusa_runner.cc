@@ -31,7 +31,7 @@ void MedusaRunner::BeforeRows(const LaunchedStep& step) {
   if (decoder_.medusa() == nullptr) return;
   for (size_t i = 0; i < step.piece_rows.size(); ++i) {
     const ScheduledPiece& piece = step.pieces[i];
-    auto& sample = *static_cast<Sample*>(piece.sequence->owner);
+    Sample& sample = *piece.sequence->owner;
     const bool draws = piece.sequence->kv.num_tokens == piece.sequence->num_tokens;
     if (sample.finished || piece.num_new == 0 || !draws || !Serves(sample.request())) continue;
     if (!sample.started && sample.running->samples.size() > 1) starting_.push_back(sample.running);
@@ -43,7 +43,7 @@ void MedusaRunner::AfterRows(const LaunchedStep& step) {
   if (decoder_.medusa() == nullptr) return;
   for (size_t i = 0; i < step.piece_rows.size(); ++i) {
     const ScheduledPiece& piece = step.pieces[i];
-    auto& sample = *static_cast<Sample*>(piece.sequence->owner);
+    Sample& sample = *piece.sequence->owner;
     if (sample.finished || sample.walk.draft().size() == 0 || !Serves(sample.request())) continue;
     if (const int32_t node = sample.walk.drawn_at(); node >= 0) KeepRow(sample, step.piece_rows[i] + piece.num_new + node);
   }
@@ -54,24 +54,23 @@ void MedusaRunner::AfterRows(const LaunchedStep& step) {
   }
 }
 
-std::vector<MedusaRunner::Guessed> MedusaRunner::Begin(std::span<DraftContext*> contexts, std::span<const TreeNode> tree) const {
+std::vector<MedusaRunner::Guessed> MedusaRunner::Begin(std::span<Seat> seats, std::span<const TreeNode> tree) const {
   std::vector<Guessed> guessed;
-  for (DraftContext* context : contexts) {
-    auto& sample = *static_cast<Sample*>(context->owner);
-    const int64_t left = sample.request().params.max_tokens - static_cast<int64_t>(sample.output().token_ids.size());
+  for (Seat& seat : seats) {
+    Sample& sample = static_cast<SampleHeadState*>(seat.state)->sample;
     const auto last = static_cast<int64_t>(sample.tokens.size()) - 2;  // the last token has no row yet
-    if (left < 2 || sample.drafting.last_row().position != last) continue;
-    std::vector<TreeNode> nodes = context->wants_chain ? ChainOf(tree) : std::vector<TreeNode>(tree.begin(), tree.end());
-    nodes.resize(static_cast<size_t>(std::min(static_cast<int64_t>(nodes.size()), context->max_nodes)));
-    const int64_t max_depth = std::min(left - 1, decoder_.medusa()->num_heads());
+    if (seat.budget.max_depth < 1 || sample.drafting.last_row().position != last) continue;
+    std::vector<TreeNode> nodes = seat.wants.chain ? ChainOf(tree) : std::vector<TreeNode>(tree.begin(), tree.end());
+    nodes.resize(static_cast<size_t>(std::min(static_cast<int64_t>(nodes.size()), seat.budget.max_nodes)));
+    const int64_t max_depth = std::min(seat.budget.max_depth, decoder_.medusa()->num_heads());
     const std::vector<int32_t> places(nodes.size(), -1);
-    guessed.push_back({context, &sample, std::move(nodes), max_depth, places, {}, {-1}});
+    guessed.push_back({&seat, &sample, std::move(nodes), max_depth, places, {}, {-1}});
   }
   return guessed;
 }
 
-void MedusaRunner::Propose(std::span<DraftContext*> contexts, std::span<const TreeNode> tree) {
-  std::vector<Guessed> guessed = Begin(contexts, tree);
+void MedusaRunner::Propose(std::span<Seat> seats, std::span<const TreeNode> tree) {
+  std::vector<Guessed> guessed = Begin(seats, tree);
   const int64_t hidden = decoder_.spec().hidden_size;
   std::vector<float> rows;
   for (const Guessed& sequence : guessed) {
@@ -93,11 +92,11 @@ void MedusaRunner::Propose(std::span<DraftContext*> contexts, std::span<const Tr
     const size_t num_choices = logits_.size() / growing.size();
     for (size_t i = 0; i < growing.size(); ++i) Grow(*growing[i], std::span(logits_).subspan(i * num_choices, num_choices));
   }
-  for (Guessed& sequence : guessed) sequence.context->draft.parents = std::move(sequence.parents);
+  for (Guessed& sequence : guessed) sequence.seat->draft.parents = std::move(sequence.parents);
 }
 
 void MedusaRunner::Grow(Guessed& guessed, std::span<const float> logits) const {
-  Draft& draft = guessed.context->draft;
+  Draft& draft = guessed.seat->draft;
   const Sample& sample = *guessed.sample;
   const KernelContext host = {context_.table, context_.pool, context_.num_threads};
   const bool depends_on_path = DependsOnPath(sample.request().params);
@@ -109,8 +108,7 @@ void MedusaRunner::Grow(Guessed& guessed, std::span<const float> logits) const {
     const int32_t parent = guessed.front[f];
     const int32_t parent_place = parent < 0 ? -1 : guessed.places[static_cast<size_t>(parent)];
     if (f == 0 || depends_on_path) {
-      DraftChoice choice = {sample.request().params,     guessed.context->prompt_len, sample.rank,  sample.index, guessed.context->round,
-                            guessed.context->wants_laws, guessed.context->sampler,    sample.tokens};
+      DraftChoice choice(*guessed.seat);
       const size_t num_known = choice.token_ids.size();
       for (int32_t place = parent_place; place >= 0; place = guessed.parents[static_cast<size_t>(place)]) {
         choice.token_ids.push_back(draft.token_ids[static_cast<size_t>(place)]);
@@ -124,7 +122,7 @@ void MedusaRunner::Grow(Guessed& guessed, std::span<const float> logits) const {
       guessed.places[i] = static_cast<int32_t>(draft.size());
       guessed.parents.push_back(parent_place);
       draft.token_ids.push_back(chosen.token_ids[rank]);
-      if (guessed.context->wants_laws) draft.laws.push_back(chosen.laws[rank]);
+      if (guessed.seat->wants.laws) draft.laws.push_back(chosen.laws[rank]);
       if (CountChildren(guessed.nodes, static_cast<int32_t>(i)) > 0) front.push_back(static_cast<int32_t>(i));
     }
   }

@@ -55,8 +55,7 @@ void WalkOn(KvCache& cache, Sample& sample, int32_t child) {
 void LearnRow(const LogitsRow& row, std::span<const float> logits) {
   Sample& sample = *row.sample;
   Drafter& drafter = *sample.request().speculation->drafter;
-  const std::vector<int32_t> likeliest = LikeliestTokens(logits, drafter.num_likeliest());
-  if (sample.drafting.state() == nullptr) sample.drafting.set_state(drafter.NewState(sample.request().id, sample.index));
+  const std::vector<int32_t> likeliest = LikeliestTokens(logits, drafter.traits().num_likeliest);
   const int32_t token = row.node == kWalkRoot ? sample.tokens[static_cast<size_t>(row.position)]
                                               : sample.walk.draft().token_ids[static_cast<size_t>(row.node)];
   drafter.Learn(*sample.drafting.state(), {token, row.node, likeliest}, !sample.judges_drafts());
@@ -66,7 +65,7 @@ void KeepHiddenStates(const std::vector<LogitsRow>& rows, const std::vector<int>
                       int64_t hidden_size) {
   if (layers.empty()) return;
   const auto keep = [&](Sample& sample, size_t row) {
-    const std::vector<int>& wanted = sample.request().speculation->drafter->hidden_layers();
+    const std::vector<int>& wanted = sample.request().speculation->drafter->traits().hidden_layers;
     for (size_t t = 0; t < layers.size(); ++t) {
       if (std::find(wanted.begin(), wanted.end(), layers[t]) == wanted.end()) continue;  // another request's
       const auto size = static_cast<size_t>(hidden_size);
@@ -90,7 +89,7 @@ void KeepHiddenRows(const LaunchedStep& step, int64_t hidden_size) {
     Sample& sample = *piece.sample;
     const std::vector<size_t> rows = CommittedRows(piece);
     HiddenChunk chunk = {piece.first_row, static_cast<int64_t>(rows.size()), {}};
-    for (int layer : sample.request().speculation->drafter->hidden_layers()) {
+    for (int layer : sample.request().speculation->drafter->traits().hidden_layers) {
       const auto place =
           static_cast<size_t>(std::find(step.stream_layers.begin(), step.stream_layers.end(), layer) - step.stream_layers.begin());
       const std::vector<float>& stream = step.result.streams[place];

@@ -116,7 +116,7 @@ RowPlan PlanRow(const LogitsRow& row, const RowSite& site) {
   plan.keeps.logprobs = params.wants_logprobs();
   plan.keeps.draft_logprobs = sample.walk.is_observed();
   plan.keeps.trace = request.trace;
-  plan.keeps.likeliest = !contrasts && request.speculation && request.speculation->drafter->num_likeliest() > 0;
+  plan.keeps.likeliest = !contrasts && request.speculation && request.speculation->drafter->traits().num_likeliest > 0;
   plan.keeps.hidden = contrasts;
 
   if (site.has_device && !is_sibling && !plan.edits.constraint && !plan.NeedsHost() && DeviceDecides(request, plan))

@@ -258,7 +258,7 @@ void RowProcessor::TakeCandidates(const LogitsRow& row, const float* raw) {
   }
   if (keeps.trace) record.stages = trace_.TakeStages();
   sample.scheduled.num_drafted = draft.size();
-  sample.drafting.SetWaiting(std::move(draft));
+  sample.drafting.SetWaiting({.draft = std::move(draft)});
 }
 
 // The token after a row, from law_, by whatever decides for it; the child is kFindChild where that is not known. The sample's sampler state

@@ -354,7 +354,7 @@ class Detokenizer(_Bound):
 # Speculation.
 
 def prompt_lookup(min_ngram: int, max_ngram: int, token_ids: Sequence[int], num_tokens: int, /) -> list[int]: ...
-def lookup_confidence(min_ngram: int, max_ngram: int, token_ids: Sequence[int], /) -> int: ...
+def lookup_kinds(min_ngram: int, max_ngram: int, token_ids: Sequence[int], num_tokens: int, /) -> list[int]: ...
 def choose_nodes(
     parents: Sequence[int],
     kinds: Sequence[tuple[int, int]],
@@ -395,21 +395,6 @@ def verify_on_device(
 def sum_of_law(weights: Sequence[float], /) -> float: ...
 def accept_probability(token_id: int, target: Sequence[float], draft: Sequence[float], /) -> float: ...
 def price(seen: Sequence[float | None], /) -> float: ...  # 0: nothing was seen
-def choose_length(
-    num_drafts: int,
-    num_accepted: int,
-    costs: Sequence[tuple[int, float]],
-    *,
-    expected_tokens: float,
-    num_rows: int,
-    draft_seconds_per_token: float,
-    max_length: int,
-    num_rests: int = 0,
-    start_seconds: float = 0.0,
-    remaining_tokens: int = 0,
-    expected_acceptance: float = 0.5,
-    drafted_ratio: float = 1.0,
-) -> int: ...
 
 # Devices. device: as table above.
 

@@ -1,6 +1,6 @@
-#include <vector>
+#include "speculative/trained_head.h"
 
-#include "speculative/drafter.h"
+#include "core/errors.h"
 
 namespace llmi {
 
