@@ -3,10 +3,10 @@
     python benchmarks/beams.py [--parts sampling peers guidance contrastive] [--rounds 7] [--output FILE.json]
         [--peers-python PYTHON --peers-dir DIR]
 
-sampling: a beam of 4 over four samples of one prompt, 64 tokens. peers: the same beam, and eight such prompts at once, over transformers in bf16
-and CTranslate2 in int8 (benchmarks/peers.py prepares them). guidance: one guided sequence over two sequences in one batch. contrastive: four
-candidates over four samples, 512 tokens in and 64 out, prompts computed anew. A part whose parameters this version lacks is an error.
-`--readme FILE.json` writes the table of docs/results.md from a result.
+sampling: a beam of 4 over four samples of one prompt, 64 tokens. peers: the same beam, and eight such prompts at once, over transformers in
+bf16 and CTranslate2 in int8 (benchmarks/peers.py prepares them). guidance: one guided sequence over two sequences in one batch.
+contrastive: four candidates over four samples, 512 tokens in and 64 out, prompts computed anew. A part whose parameters this version lacks
+is an error. `--readme FILE.json` writes the table of docs/results.md from a result.
 """
 
 from __future__ import annotations

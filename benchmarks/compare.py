@@ -33,8 +33,12 @@ from llmi.cli.bench import BATCHES, DECODE_SHARE, Ceilings, bound_shares, interl
 from llmi.models import by_name
 
 COLUMNS = {
-    "llama.cpp": "llama.cpp, same file", "llama.cpp Q4_0": "llama.cpp, Q4_0", "ctranslate2": "CTranslate2, int8", "openvino": "OpenVINO GenAI, int4", "transformers": "transformers, bf16",
-}  # fmt: skip
+    "llama.cpp": "llama.cpp, same file",
+    "llama.cpp Q4_0": "llama.cpp, Q4_0",
+    "ctranslate2": "CTranslate2, int8",
+    "openvino": "OpenVINO GenAI, int4",
+    "transformers": "transformers, bf16",
+}
 
 NARROW = "llmi, 8 bits"  # activation_bits=8, the fast setting
 NARROW_WORKS = ("prefill 512", "prefill 2048", "decode 1", "decode 8", "decode 32")
@@ -137,7 +141,8 @@ def linear_seconds(kind: str, rows: int, cols: int, num_tokens: int, threads: in
 
 
 def free_tokens(kind: str, threads: int) -> float:
-    """M*: tokens whose products ride on one pass over weights larger than the cache: time of one token over the marginal time of one of 64."""
+    """M*: tokens whose products ride on one pass over weights larger than the cache: time of one token over the marginal time of one of
+    64."""
     one, many = (linear_seconds(kind, 98_304, 1024, num_tokens, threads) for num_tokens in (1, 64))
     return one / ((many - one) / 63)
 
@@ -327,9 +332,14 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             ratios[f"{work}, bf16 weights / transformers"] = ratio(f"{BF16_WEIGHTS} {work}", f"transformers {work}")
     results = {name: summary(entries) | {"values": [float(f"{value:.5g}") for value in entries]} for name, entries in values.items()}
     return {
-        "model": model.name, "table": llm._table, "threads": threads,
-        "results": results, "ratios": ratios, "memory": peak_memory(model), "imports_ms": import_ms(model),
-    }  # fmt: skip
+        "model": model.name,
+        "table": llm._table,
+        "threads": threads,
+        "results": results,
+        "ratios": ratios,
+        "memory": peak_memory(model),
+        "imports_ms": import_ms(model),
+    }
 
 
 def readme_table(result: dict[str, Any]) -> str:
@@ -340,10 +350,15 @@ def readme_table(result: dict[str, Any]) -> str:
         return f"{results[name]['median']:,.0f}" if name in results else ""
 
     works = {
-        "prefill, 512 tokens": "prefill 512", "prefill, 2,048 tokens": "prefill 2048", "decode, 1 sequence": "decode 1",
-        "decode, 8 sequences": "decode 8", "decode, 32 sequences": "decode 32", "32 requests end to end, 128 tokens in and 64 out": REQUESTS,
-        "beam of 4, 64 tokens, one prompt, steps": BEAMS[1], "beam of 4, 64 tokens, eight prompts at once, steps": BEAMS[8],
-    }  # fmt: skip
+        "prefill, 512 tokens": "prefill 512",
+        "prefill, 2,048 tokens": "prefill 2048",
+        "decode, 1 sequence": "decode 1",
+        "decode, 8 sequences": "decode 8",
+        "decode, 32 sequences": "decode 32",
+        "32 requests end to end, 128 tokens in and 64 out": REQUESTS,
+        "beam of 4, 64 tokens, one prompt, steps": BEAMS[1],
+        "beam of 4, 64 tokens, eight prompts at once, steps": BEAMS[8],
+    }
     peers = [name for name in COLUMNS if f"{name} decode 1" in results]
     own = [name for name in ("llmi", NARROW, BF16, BF16_WEIGHTS, Q4_0) if f"{name} prefill 512" in results]
     after_pause = results.get("first token after a pause s")
@@ -353,7 +368,7 @@ def readme_table(result: dict[str, Any]) -> str:
         "decode of one sequence {} of read bandwidth": DECODE_SHARE,
         "prefill of 512 tokens {} of the arithmetic peak": "prefill 512, share of its bound",
         "one 4-bit layer {} of the int8 peak": "linear layer alone, 512 tokens, share of int8 peak",
-    }  # fmt: skip
+    }
     reached = ", ".join(words.format(f"{ratios[key]:.0%}") for words, key in shares.items() if key in ratios)
     lines = [
         f"Tokens per second, {result['model']}, {result['threads']} threads of {result['cpu']} ({result['table']}), medians of"

@@ -9,11 +9,11 @@ acceptance: a drafter alone, one chain, begun anew at every position of the answ
 share of positions at which its first token is the answer's; "second given first" goes on from there. At T = 1 verification is coupled: a
 drafter without a law of its own is held against the drawn tokens; heads draw with the noise of the target. Where a drafter has nothing to
 say, its token counts as wrong. speed: whole requests, without and with drafts, interleaved, from submission to the last token; the prefix
-cache is off. "drafted_token_over_step" is the time to draft one token over that of a step without drafts. With --fresh each pair of runs has
-a new engine, whose drafters have learnt nothing. first_token: the same for prompts of 512 tokens and one token of output. llama: speed of
-llama.cpp's lookup, greedy, on a quarter of the prompts (DIR holds its llama-lookup). What drafts is loaded with the model (--shipped: another
-folder than the installed heads and table), so a run without drafts is one of the same engine. Each result has a key of its own, so --readme
-takes several: one column for each.
+cache is off. "drafted_token_over_step" is the time to draft one token over that of a step without drafts. With --fresh each pair of runs
+has a new engine, whose drafters have learnt nothing. first_token: the same for prompts of 512 tokens and one token of output. llama: speed
+of llama.cpp's lookup, greedy, on a quarter of the prompts (DIR holds its llama-lookup). What drafts is loaded with the model (--shipped:
+another folder than the installed heads and table), so a run without drafts is one of the same engine. Each result has a key of its own, so
+--readme takes several: one column for each.
 """
 
 from __future__ import annotations
@@ -97,10 +97,14 @@ def write_answers(llm: LLM, kinds: list[str], per_kind: int, max_tokens: int) ->
 def save_answers(path: Path, answers: list[Answer]) -> None:
     """One .npz: tokens one after the other, with offsets."""
     np.savez(
-        path, ids=np.concatenate([answer.token_ids for answer in answers]), lengths=[len(answer.token_ids) for answer in answers],
-        prompt_lens=[answer.prompt_len for answer in answers], kinds=[answer.kind for answer in answers],
-        temperatures=[answer.temperature for answer in answers], seeds=[answer.seed for answer in answers],
-    )  # fmt: skip
+        path,
+        ids=np.concatenate([answer.token_ids for answer in answers]),
+        lengths=[len(answer.token_ids) for answer in answers],
+        prompt_lens=[answer.prompt_len for answer in answers],
+        kinds=[answer.kind for answer in answers],
+        temperatures=[answer.temperature for answer in answers],
+        seeds=[answer.seed for answer in answers],
+    )
 
 
 def load_answers(path: Path) -> list[Answer]:

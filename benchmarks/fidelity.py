@@ -241,12 +241,15 @@ def of_answers(passages: list[Passage], entries: list[Judged]) -> dict[str, Any]
         "first_position": spread(columns[0]),
         "by_position": [float(np.mean(column)) for column in columns if column],
         "answers_that_long": [len(column) for column in columns if column],
-        "answers": len(entries), "answers_as_fp32": sum(as_exact),
+        "answers": len(entries),
+        "answers_as_fp32": sum(as_exact),
         f"first_{FIRST_QUESTIONS}": {
-            **spread([kl for entry in first for kl in entry.kl]), "first_position": spread(columns[0][:FIRST_QUESTIONS]),
-            "answers": len(first), "answers_as_fp32": sum(as_exact[:FIRST_QUESTIONS]),
+            **spread([kl for entry in first for kl in entry.kl]),
+            "first_position": spread(columns[0][:FIRST_QUESTIONS]),
+            "answers": len(first),
+            "answers_as_fp32": sum(as_exact[:FIRST_QUESTIONS]),
         },
-    }  # fmt: skip
+    }
 
 
 def summary(passages: list[Passage], judged: list[dict[str, Judged]]) -> dict[str, dict[str, Any]]:

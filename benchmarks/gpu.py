@@ -2,9 +2,10 @@
 
     python benchmarks/gpu.py [--rounds 3] [--no-checks] [--output benchmarks/results/NAME.json]
 
-First what its matrix instructions do with bits. Checks: the case tables of the ops, the digests of real models' logits and whole engines, on the device. Speed: SmolLM2, and random
-weights in the shapes of Qwen3 0.6B, Llama 3.2 1B and 8 layers of Llama 3.1 8B; its layers, attention and draws alone; nano-vllm's list of requests;
-how long the device has nothing to do; transformers next to it, where it is installed; shares of the bandwidth that copies reach in the same process.
+First what its matrix instructions do with bits. Checks: the case tables of the ops, the digests of real models' logits and whole engines,
+on the device. Speed: SmolLM2, and random weights in the shapes of Qwen3 0.6B, Llama 3.2 1B and 8 layers of Llama 3.1 8B; its layers,
+attention and draws alone; nano-vllm's list of requests; how long the device has nothing to do; transformers next to it, where it is
+installed; shares of the bandwidth that copies reach in the same process.
 """
 
 from __future__ import annotations
@@ -216,9 +217,14 @@ def transformers_tokens_per_s(path: Path, num_tokens: int) -> float | None:
     def seconds(count: int) -> float:
         began = time.perf_counter()
         tokens = model.generate(
-            prompt, attention_mask=torch.ones_like(prompt), do_sample=False, min_new_tokens=count, max_new_tokens=count,
-            cache_implementation="static", pad_token_id=0,
-        )  # fmt: skip
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            do_sample=False,
+            min_new_tokens=count,
+            max_new_tokens=count,
+            cache_implementation="static",
+            pad_token_id=0,
+        )
         assert tokens.cpu().shape[1] == 3 + count
         return time.perf_counter() - began
 
@@ -228,7 +234,8 @@ def transformers_tokens_per_s(path: Path, num_tokens: int) -> float | None:
 
 
 def measure_idleness(path: Path, engine: dict[str, Any], num_sequences: int, num_tokens: int) -> dict[str, float]:
-    """Of decoding: the share of time between a draw and the next op, as the device sees it; waits; steps launched before the last one's tokens."""
+    """Of decoding: the share of time between a draw and the next op, as the device sees it; waits; steps launched before the last one's
+    tokens."""
     params = SamplingParams(temperature=0.6, seed=0, ignore_eos=True, max_tokens=num_tokens, detokenize=False)
     prompts = [[5 + i % 97, 6, 7] for i in range(num_sequences)]
     with LLM(path, device="cuda", max_model_len=num_tokens + 16, max_num_seqs=num_sequences, enable_prefix_caching=False, **engine) as llm:
@@ -257,7 +264,8 @@ def layer_weights(shape: dict[str, Any]) -> int:
 
 
 def serve(path: Path, engine: dict[str, Any], shape: dict[str, Any], requests: dict[str, int], operations_per_s: float) -> dict[str, float]:
-    """A list of requests with random lengths, all at once: output tokens a second, and the share of what its parts would need one after the other.
+    """A list of requests with random lengths, all at once: output tokens a second, and the share of what its parts would need one after the
+    other.
 
     The bound: the prompts' operations in the layers at a matrix product's rate, and, for as many steps as the longest answer has tokens,
     weights once and each running sequence's cache at copy speed.
@@ -316,9 +324,17 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         idleness = part("idleness", lambda: measure_idleness(made, on_tensor_cores, *((6, 16) if arguments.small else (256, 256))))
         peers = {name: part(f"transformers, {name}", partial(transformers_tokens_per_s, path, 128)) for name, path in paths.items()}
         return {
-            "gpu": gpu_name(), "matrix instructions": instructions, "models": measured, "cost of the promise": costs_of_the_promise(measured), "draws": draws, "linear": linear, "attention": attention, "request list": served, "idleness": idleness,
+            "gpu": gpu_name(),
+            "matrix instructions": instructions,
+            "models": measured,
+            "cost of the promise": costs_of_the_promise(measured),
+            "draws": draws,
+            "linear": linear,
+            "attention": attention,
+            "request list": served,
+            "idleness": idleness,
             "transformers, bf16, static cache, decode 1": peers,
-        }  # fmt: skip
+        }
 
 
 def table(result: dict[str, Any]) -> str:

@@ -38,10 +38,24 @@ def prepare(gguf_file: Path, target: Path) -> None:
     exporter = Path(sys.executable).parent / "optimum-cli"
     if exporter.exists():
         subprocess.run(
-            [str(exporter), "export", "openvino", "-m", str(source), "--task", "text-generation-with-past", "--weight-format", "int4",
-             "--group-size", "32", "--ratio", "1.0", str(target / "openvino")],
+            [
+                str(exporter),
+                "export",
+                "openvino",
+                "-m",
+                str(source),
+                "--task",
+                "text-generation-with-past",
+                "--weight-format",
+                "int4",
+                "--group-size",
+                "32",
+                "--ratio",
+                "1.0",
+                str(target / "openvino"),
+            ],
             check=True,
-        )  # fmt: skip
+        )
     else:
         print("without OpenVINO: optimum-cli is not there")
 

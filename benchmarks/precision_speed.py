@@ -44,7 +44,8 @@ STEPS = 9  # of a turn: eight steps are timed
 
 
 def turns_of_one(engines: dict[int, LLM], threads: int, turns: int, far_gb_s: float) -> dict[str, Any]:
-    """Decode of one sequence in turns of a second: time of 16 bits over that of 8 before and after it, for turns with near and far threads."""
+    """Decode of one sequence in turns of a second: time of 16 bits over that of 8 before and after it, for turns with near and far
+    threads."""
     probe = _core.ReadProbe(threads, READ_BYTES)
     seen: list[tuple[float, float, float]] = []
     for _ in range(turns):
@@ -115,9 +116,12 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     }
     speeds = {model.name: of_model(model, arguments) for model in models}
     return {
-        "table": next(iter(speeds.values()))["table"], "threads": arguments.threads, "rounds": arguments.rounds,
-        "speeds": speeds, "layer alone": layers,
-    }  # fmt: skip
+        "table": next(iter(speeds.values()))["table"],
+        "threads": arguments.threads,
+        "rounds": arguments.rounds,
+        "speeds": speeds,
+        "layer alone": layers,
+    }
 
 
 def table(result: dict[str, Any]) -> str:

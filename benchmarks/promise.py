@@ -7,7 +7,8 @@ LLMI_ISA=avx2 time what an AVX2 machine would run). The variants
 (benchmarks/native) have several chains a sum, minima apart, one float chain over all columns or over blocks of 64, other register tiles,
 one softmax over the whole context; the engine's own order is one of those that freedom allows, so no cost is below zero. One thread, so
 that nothing hides behind the memory that two share. Each round times all variants by turns; the variant that is fastest in every second
-round (median of its time over the engine's) is judged by the other rounds, and the other way about: who is picked by luck is not judged by it.
+round (median of its time over the engine's) is judged by the other rounds, and the other way about: who is picked by luck is not judged by
+it.
 
 Two costs. `cost` is against any order. `cost_as_accurate` is against orders that lie no further from float64 than the engine's: sums of
 float weights in blocks of 32 columns are there for accuracy, and would be there without the promise (docs/decisions/0001).

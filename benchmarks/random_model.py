@@ -66,10 +66,14 @@ def write(shape: dict[str, int], dtype: str, path: Path) -> None:
     matrix("token_embd.weight", shape["vocab"], shape["hidden"])
     for layer in range(shape["layers"]):
         for name, rows, cols in (
-            ("attn_q", query, shape["hidden"]), ("attn_k", kv, shape["hidden"]), ("attn_v", kv, shape["hidden"]),
-            ("attn_output", shape["hidden"], query), ("ffn_gate", shape["intermediate"], shape["hidden"]),
-            ("ffn_up", shape["intermediate"], shape["hidden"]), ("ffn_down", shape["hidden"], shape["intermediate"]),
-        ):  # fmt: skip
+            ("attn_q", query, shape["hidden"]),
+            ("attn_k", kv, shape["hidden"]),
+            ("attn_v", kv, shape["hidden"]),
+            ("attn_output", shape["hidden"], query),
+            ("ffn_gate", shape["intermediate"], shape["hidden"]),
+            ("ffn_up", shape["intermediate"], shape["hidden"]),
+            ("ffn_down", shape["hidden"], shape["intermediate"]),
+        ):
             matrix(f"blk.{layer}.{name}.weight", rows, cols)
         for name in ("attn_norm", "ffn_norm"):
             writer.add_tensor(f"blk.{layer}.{name}.weight", np.ones(shape["hidden"], np.float32))

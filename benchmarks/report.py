@@ -25,9 +25,13 @@ def header() -> dict[str, Any]:
     """Commit, machine and command."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
     return {
-        "command": f"python benchmarks/{Path(sys.argv[0]).name} " + " ".join(sys.argv[1:]), "commit": commit, "llmi": llmi.__version__,
-        "cpu": _core.system_info()["cpu"], "python": platform.python_version(), "load_average": os.getloadavg()[0],
-    }  # fmt: skip
+        "command": f"python benchmarks/{Path(sys.argv[0]).name} " + " ".join(sys.argv[1:]),
+        "commit": commit,
+        "llmi": llmi.__version__,
+        "cpu": _core.system_info()["cpu"],
+        "python": platform.python_version(),
+        "load_average": os.getloadavg()[0],
+    }
 
 
 def by_processor(name: str, result: dict[str, Any]) -> str:

@@ -2,8 +2,8 @@
 
     python benchmarks/samplers.py [--rounds 7] [--sequences 32] [--history 2048] [--only NAME ..] [--output FILE.json]
 
-Stateless samplers have prompts of 16 tokens; those that look at the sequence have --history tokens before them, and so has the plain sampling that they are compared with.
-`--readme FILE.json` writes the table of docs/results.md from a result.
+Stateless samplers have prompts of 16 tokens; those that look at the sequence have --history tokens before them, and so has the plain
+sampling that they are compared with. `--readme FILE.json` writes the table of docs/results.md from a result.
 """
 
 from __future__ import annotations
@@ -18,14 +18,26 @@ import report
 from llmi import LLM, SamplingParams
 
 STATELESS: dict[str, dict[str, Any]] = {
-    "top_k": {"top_k": 50}, "top_p": {"top_p": 0.9}, "min_p": {"min_p": 0.05}, "typical_p": {"typical_p": 0.9},
-    "epsilon_cutoff": {"epsilon_cutoff": 3e-4}, "eta_cutoff": {"eta_cutoff": 3e-4}, "top_h": {"top_h": 0.4}, "top_n_sigma": {"top_n_sigma": 1.0},
-    "p_less": {"p_less": True}, "xtc_probability": {"xtc_probability": 0.5}, "dynatemp_range": {"dynatemp_range": 0.5},
-}  # fmt: skip
+    "top_k": {"top_k": 50},
+    "top_p": {"top_p": 0.9},
+    "min_p": {"min_p": 0.05},
+    "typical_p": {"typical_p": 0.9},
+    "epsilon_cutoff": {"epsilon_cutoff": 3e-4},
+    "eta_cutoff": {"eta_cutoff": 3e-4},
+    "top_h": {"top_h": 0.4},
+    "top_n_sigma": {"top_n_sigma": 1.0},
+    "p_less": {"p_less": True},
+    "xtc_probability": {"xtc_probability": 0.5},
+    "dynatemp_range": {"dynatemp_range": 0.5},
+}
 STATEFUL: dict[str, dict[str, Any]] = {
-    "penalties": {"repetition_penalty": 1.1, "frequency_penalty": 0.1, "presence_penalty": 0.1}, "dry_multiplier": {"dry_multiplier": 0.8},
-    "no_repeat_ngram_size": {"no_repeat_ngram_size": 3}, "mirostat 1": {"mirostat": 1}, "mirostat 2": {"mirostat": 2}, "adaptive_p": {"adaptive_p": 0.3},
-}  # fmt: skip
+    "penalties": {"repetition_penalty": 1.1, "frequency_penalty": 0.1, "presence_penalty": 0.1},
+    "dry_multiplier": {"dry_multiplier": 0.8},
+    "no_repeat_ngram_size": {"no_repeat_ngram_size": 3},
+    "mirostat 1": {"mirostat": 1},
+    "mirostat 2": {"mirostat": 2},
+    "adaptive_p": {"adaptive_p": 0.3},
+}
 STEPS = 48
 
 

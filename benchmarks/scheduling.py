@@ -231,7 +231,8 @@ def first_tokens(rounds: int) -> dict[str, float]:
 
 
 def stall(rounds: int) -> dict[str, float]:
-    """A prompt of 4,000 tokens while 8 streams are read: the worst gap over one without it, and its first token over that of unchunked prefill."""
+    """A prompt of 4,000 tokens while 8 streams are read: the worst gap over one without it, and its first token over that of unchunked
+    prefill."""
     long_prompt = prompts_of(np.random.default_rng(4), [4000])[0]
 
     async def main() -> list[tuple[float, float, float, float]]:
@@ -255,11 +256,15 @@ def stall(rounds: int) -> dict[str, float]:
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for name, measure in {
-        "scheduler_step_us": scheduler_step_us, "prefix_us_per_1000_tokens": prefix_us_per_1000_tokens, "kv_waste": kv_waste,
-        "stall": lambda: stall(arguments.rounds), "first_tokens": lambda: first_tokens(arguments.rounds),
-        "shared_prefix": lambda: shared_prefix(arguments.rounds), "small_pool": lambda: small_pool(arguments.rounds),
+        "scheduler_step_us": scheduler_step_us,
+        "prefix_us_per_1000_tokens": prefix_us_per_1000_tokens,
+        "kv_waste": kv_waste,
+        "stall": lambda: stall(arguments.rounds),
+        "first_tokens": lambda: first_tokens(arguments.rounds),
+        "shared_prefix": lambda: shared_prefix(arguments.rounds),
+        "small_pool": lambda: small_pool(arguments.rounds),
         "continuous": lambda: continuous_and_static(arguments.rounds),
-    }.items():  # fmt: skip
+    }.items():
         result[name] = measure()
         print(name, result[name], flush=True)
     if arguments.peers_python:

@@ -10,7 +10,8 @@ Each part runs alone (without --parts: all of them), and the table of several fi
 - start: from the command to the ready line; the imports' share.
 - disconnect: from a client's hanging up to its blocks being free.
 - memory: growth by 100,000 requests, tiny model; CPU share of a server without requests.
-- goodput: the highest Poisson rate of which 99 % keep TTFT <= 1 s and TPOT <= 100 ms. --peer names a llama-server, which gets the same file and threads.
+- goodput: the highest Poisson rate of which 99 % keep TTFT <= 1 s and TPOT <= 100 ms. --peer names a llama-server, which gets the same file
+and threads.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The client of benchmarks/serving.py: a process of its own that sends all its requests at once and notes when bytes come back.
 
-It reads a plan (JSON) from standard input and writes what it saw (JSON) to standard output. Times are by CLOCK_MONOTONIC, as the engine's are.
+It reads a plan (JSON) from standard input and writes what it saw (JSON) to standard output. Times are by CLOCK_MONOTONIC, as the engine's
+are.
 
 plan: {"port": 8000, "requests": [{"path": "/v1/completions", "body": {...}, "repeat": 1}, ...], "marks": [100, 200], "pid": 1234}
 - repeat: so often in a row over the same connection.

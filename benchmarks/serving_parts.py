@@ -66,8 +66,9 @@ def _tiny(**overrides: Any) -> str:
 def length(options: argparse.Namespace) -> dict[str, Any]:
     """CPU time of the server's own threads (the loop's and the pump's) for a token about place 8,000 over that of one about place 100.
 
-    4 streams with five log-probabilities. The model has hardly any attention, so that a step takes about as long at 8,000 as at 100: threads that slept longer
-    find colder caches, and take up to three times as long for the same work. It is slower than the loop: else several tokens would share an event.
+    4 streams with five log-probabilities. The model has hardly any attention, so that a step takes about as long at 8,000 as at 100:
+    threads that slept longer find colder caches, and take up to three times as long for the same work. It is slower than the loop: else
+    several tokens would share an event.
     """
     attention = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
     model = _tiny(max_position_embeddings=16384, num_layers=4, hidden_size=1024, **attention)
@@ -131,7 +132,8 @@ def _streamed(server: Any, streams: int, num_tokens: int) -> dict[str, float]:
 
 
 def cpu(options: argparse.Namespace) -> dict[str, Any]:
-    """CPU time for each streamed token at 32 streams, one engine thread: the process's beyond `generate` of the same chats, and the server's own threads'."""
+    """CPU time for each streamed token at 32 streams, one engine thread: the process's beyond `generate` of the same chats, and the
+    server's own threads'."""
     offline = _Offline(options.model, 1)
     rounds: list[dict[str, float]] = []
     with llmi_server(options.model, *_threads(1)) as server:
@@ -153,8 +155,11 @@ def ratio(options: argparse.Namespace) -> dict[str, Any]:
             for _ in range(options.rounds + 1):
                 found.append((offline.run(streams, options.tokens)[0], _streamed(server, streams, options.tokens)["wall_us"]))
             rounds = found[1:]
-            result[str(streams)] = {"ratio": spread([here / there for here, there in rounds]), "offline_tok_s": 1e6 / statistics.median(here for here, _ in rounds),
-                                    "streamed_tok_s": 1e6 / statistics.median(there for _, there in rounds)}  # fmt: skip
+            result[str(streams)] = {
+                "ratio": spread([here / there for here, there in rounds]),
+                "offline_tok_s": 1e6 / statistics.median(here for here, _ in rounds),
+                "streamed_tok_s": 1e6 / statistics.median(there for _, there in rounds),
+            }
     offline.close()
     return {"ratio": {"threads": options.threads, **result}}
 
@@ -165,8 +170,8 @@ def ratio(options: argparse.Namespace) -> dict[str, Any]:
 def ttft(options: argparse.Namespace) -> dict[str, Any]:
     """From sending to the first text, less the engine's own time, by request: 64 prompts of 512 tokens at once.
 
-    The engine's own time of a request is that from the first one's arrival to the request's first token: what the engine takes that has all of them at once.
-    `before`: from sending to the engine's arrival; `after`: from the engine's first token to the client.
+    The engine's own time of a request is that from the first one's arrival to the request's first token: what the engine takes that has all
+    of them at once. `before`: from sending to the engine's arrival; `after`: from the engine's first token to the client.
     """
     llm = LLM(options.model, num_threads=1, kv_cache_memory_bytes=4 * CACHE_BYTES)
     rounds: list[dict[str, float]] = []
@@ -299,15 +304,22 @@ def memory(options: argparse.Namespace) -> dict[str, Any]:
         idle = (server.cpu_s - before) / (time.perf_counter() - begun)
     grown = (points[-1] - points[0]) / 1e6
     gc.collect()
-    return {"memory": {"requests": options.requests, "points_mb": [point / 1e6 for point in points], "mb_per_100000": grown * 1e5 / options.requests},
-            "idle": {"seconds": options.idle, "cpu_share": idle}}  # fmt: skip
+    return {
+        "memory": {
+            "requests": options.requests,
+            "points_mb": [point / 1e6 for point in points],
+            "mb_per_100000": grown * 1e5 / options.requests,
+        },
+        "idle": {"seconds": options.idle, "cpu_share": idle},
+    }
 
 
 # --- beside the peer
 
 
 def goodput(options: argparse.Namespace) -> dict[str, Any]:
-    """The highest rate of requests (128 words in, 64 tokens out) of which 99 % keep TTFT <= 1 s and TPOT <= 100 ms, of llmi and of llama-server."""
+    """The highest rate of requests (128 words in, 64 tokens out) of which 99 % keep TTFT <= 1 s and TPOT <= 100 ms, of llmi and of
+    llama-server."""
     result = {}
     with llmi_server(options.model, *_threads(options.threads)) as server:
         result["llmi"] = _best_rate(server.port, options)
@@ -323,8 +335,16 @@ def _best_rate(port: int, options: argparse.Namespace) -> dict[str, Any]:
     tried: dict[float, float] = {}
 
     def is_good(rate: float) -> bool:
-        settings = LoadSettings(f"http://127.0.0.1:{port}", num_prompts=max(40, round(rate * options.seconds)), request_rate=rate, input_len=128, output_len=64,
-                                ignore_eos=True, seed=len(tried), goodput={"ttft": 1000.0, "tpot": 100.0})  # fmt: skip
+        settings = LoadSettings(
+            f"http://127.0.0.1:{port}",
+            num_prompts=max(40, round(rate * options.seconds)),
+            request_rate=rate,
+            input_len=128,
+            output_len=64,
+            ignore_eos=True,
+            seed=len(tried),
+            goodput={"ttft": 1000.0, "tpot": 100.0},
+        )
         tried[rate] = run_load(settings).values["good_share"]
         return tried[rate] >= 0.99
 

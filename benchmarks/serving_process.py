@@ -1,4 +1,5 @@
-"""Servers for benchmarks/serving.py: `llmi serve` as a process, llmi's server in this process with a record of each request, and llama-server."""
+"""Servers for benchmarks/serving.py: `llmi serve` as a process, llmi's server in this process with a record of each request, and
+llama-server."""
 
 from __future__ import annotations
 

@@ -2,9 +2,10 @@
 
     python benchmarks/small_heads.py [--model NAME ..] [--rounds 7] [--sequences 1 8] [--threads N] [--output FILE.json]
 
-Each size of mask is a set of ids anywhere in the vocabulary, which is the most tiles that it can need, another set for each sequence. A speed-up is the time of a step of the whole
-head over that of a step of small heads, both at the lower decile of a batch's steps, which a busy machine moves least; the median over the rounds; `geometric_mean` is over the sizes up to 256 tokens. `same` has masks that all sequences share, and `tiles` masks
-of one token in each of a share of the tiles, up to the largest small head.
+Each size of mask is a set of ids anywhere in the vocabulary, which is the most tiles that it can need, another set for each sequence. A
+speed-up is the time of a step of the whole head over that of a step of small heads, both at the lower decile of a batch's steps, which a
+busy machine moves least; the median over the rounds; `geometric_mean` is over the sizes up to 256 tokens. `same` has masks that all
+sequences share, and `tiles` masks of one token in each of a share of the tiles, up to the largest small head.
 """
 
 from __future__ import annotations
@@ -70,8 +71,11 @@ def measure(model: str, arguments: argparse.Namespace) -> dict[str, Any]:
         for name, lists in seconds.items():
             ratios = np.array(lists[False]) / np.array(lists[True])
             found[name] = {
-                "speedup": float(np.median(ratios)), "min": float(ratios.min()), "max": float(ratios.max()), "whole_s": float(np.median(lists[False])),
-            }  # fmt: skip
+                "speedup": float(np.median(ratios)),
+                "min": float(ratios.min()),
+                "max": float(ratios.max()),
+                "whole_s": float(np.median(lists[False])),
+            }
         mean = float(np.exp(np.mean([np.log(found[str(size)]["speedup"]) for size in SIZES])))
         entries[str(count)] = {"geometric_mean": mean, "masks": found}
         print(model, count, entries[str(count)], flush=True)

@@ -27,9 +27,27 @@ from llmi import LLM, RequestOutput, SamplingParams, _core
 from llmi.models import by_name
 
 TOPICS = [
-    "tea", "rain", "bridges", "bees", "chess", "glass", "maps", "salt", "owls", "clocks", "bread", "rivers", "paper", "moss", "trains", "stars",
-    "kites", "soap", "roots", "ink",
-]  # fmt: skip
+    "tea",
+    "rain",
+    "bridges",
+    "bees",
+    "chess",
+    "glass",
+    "maps",
+    "salt",
+    "owls",
+    "clocks",
+    "bread",
+    "rivers",
+    "paper",
+    "moss",
+    "trains",
+    "stars",
+    "kites",
+    "soap",
+    "roots",
+    "ink",
+]
 
 
 Chat = list[dict[str, str]]
@@ -277,12 +295,18 @@ def table(result: dict[str, Any]) -> str:
             for temperature in ("T = 0", "T = 1")
         }
         changed = sum(entry["prompts_changed"] for entry in own.values())
-        lines += ["", "Gemma 3 270M in bf16, drafted by its own weights at 4 bits, 128 tokens. Speed-up at T = 0: "
-                  f"{gains['T = 0']}; at T = 1: {gains['T = 1']}. Outputs that differ from plain decoding: {changed}."]  # fmt: skip
+        lines += [
+            "",
+            "Gemma 3 270M in bf16, drafted by its own weights at 4 bits, 128 tokens. Speed-up at T = 0: "
+            f"{gains['T = 0']}; at T = 1: {gains['T = 1']}. Outputs that differ from plain decoding: {changed}.",
+        ]
     if assisted := result.get("transformers, assisted"):
         gains = ", ".join(f"{name.split(',')[0]} {entry['speed_up']:.2f}" for name, entry in assisted.items())
         changed, total = (sum(entry[field] for entry in assisted.values()) for field in ("prompts_changed", "prompts"))
-        lines += ["", f"Assisted generation of transformers, drafted by the model's first 24 layers. Speed-up at T = 0: {gains}. Outputs changed: {changed} of {total}."]  # fmt: skip
+        lines += [
+            "",
+            f"Assisted generation of transformers, drafted by the model's first 24 layers. Speed-up at T = 0: {gains}. Outputs changed: {changed} of {total}.",
+        ]
     return "\n".join(lines)
 
 

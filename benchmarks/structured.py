@@ -2,13 +2,14 @@
 
     python benchmarks/structured.py --schemas FOLDER [--parts valid compile mask overhead all_on gap] [--count 2000] [--output FILE.json]
 
-FOLDER is a checkout of guidance-ai/jsonschemabench; schemas are drawn from MaskBench's files by a seed, and those that are refused are counted.
-Parts (each can be run alone; the table of several files takes the first that has a part):
+FOLDER is a checkout of guidance-ai/jsonschemabench; schemas are drawn from MaskBench's files by a seed, and those that are refused are
+counted. Parts (each can be run alone; the table of several files takes the first that has a part):
 - valid: one output a schema at T = 1; those that end by themselves are checked by the `jsonschema` package with formats, and those that end
   by length are counted apart and must be prefixes of the language. Numbers are read as decimals, as the standard has them.
 - compile: from parameters to the first mask, one thread; a tenth of --count schemas at least 100.
 - mask: `Constraint.allowed` along outputs, and the library's own call on the same places, interleaved.
-- overhead: tokens a second under an array of texts over free decoding, forced drafts and small heads off; 1, 8 and 32 sequences, --rounds rounds, interleaved.
+- overhead: tokens a second under an array of texts over free decoding, forced drafts and small heads off; 1, 8 and 32 sequences, --rounds
+rounds, interleaved.
 - all_on: 100 schemas at T = 0, 256 tokens at most, with PromptLookup: tokens a second over those of free decoding of as many tokens.
 - gap: the longest time between two tokens of 8 streams while 100 requests with a schema each come at once, over that without them
   (`quiet`), and over that while as many requests without a schema come (`plain`: their prompts take the same steps).

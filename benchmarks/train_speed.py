@@ -37,9 +37,18 @@ def data_of_noise() -> Data:
     head = Head((rng.standard_normal((SHORTLIST, SHAPE.hidden_size)) * 0.05).astype(np.float32))
     embeddings = rng.standard_normal((1000, SHAPE.hidden_size)).astype(np.float32)
     return Data(
-        text, rows, np.arange(SHORTLIST, dtype=np.int32), head, laws_of(head, rows[teaches]), np.where(teaches, np.cumsum(teaches) - 1, -1),
-        embeddings, text.token_ids.astype(np.int64), positions, np.repeat(text.offsets[1:], LENGTH), 1.0,
-    )  # fmt: skip
+        text,
+        rows,
+        np.arange(SHORTLIST, dtype=np.int32),
+        head,
+        laws_of(head, rows[teaches]),
+        np.where(teaches, np.cumsum(teaches) - 1, -1),
+        embeddings,
+        text.token_ids.astype(np.int64),
+        positions,
+        np.repeat(text.offsets[1:], LENGTH),
+        1.0,
+    )
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Beam search in NumPy over a function from tokens to a row of logits: transformers' rule, with llmi's order of ties.
 
-The rule is that of `_beam_search` in transformers 5.24; groups and forced words follow the scorers of 4.52.4, the last version that has them.
+The rule is that of `_beam_search` in transformers 5.24; groups and forced words follow the scorers of 4.52.4, the last version that has
+them.
 """
 
 from __future__ import annotations
@@ -381,7 +382,8 @@ class Choice(NamedTuple):
 
 
 def forced(rows: Rows, prompt: list[int], rules: Rules, process: Process | None) -> Found:
-    """The scorer of constrained beams: to the best B candidates come those that bring a word further; banks of equal progress take turns."""
+    """The scorer of constrained beams: to the best B candidates come those that bring a word further; banks of equal progress take
+    turns."""
     found = Found([])
     running, finished = [Beam([], 0.0, [])], found.hypotheses
     done = False

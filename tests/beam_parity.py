@@ -1,10 +1,11 @@
 """Beams compared with transformers 5.24's, by command: `python tests/beam_parity.py [--model gemma] [--prompts 20] [--out FILE]`.
 
-Both compute in fp32 on the same dequantised weights. For each prompt and width, early_stopping False, True and "never" and length penalties -1, 0, 1, 2:
-transformers' own `generate` and llmi's give the same sequences wherever the smallest gap at any choice of the search exceeds 1e-3. The gaps are those of
-tests/beam_oracle.py on transformers' rows, which must find transformers' sequences, too.
+Both compute in fp32 on the same dequantised weights. For each prompt and width, early_stopping False, True and "never" and length penalties
+-1, 0, 1, 2: transformers' own `generate` and llmi's give the same sequences wherever the smallest gap at any choice of the search exceeds
+1e-3. The gaps are those of tests/beam_oracle.py on transformers' rows, which must find transformers' sequences, too.
 
-transformers computes each row once: a processor remembers them by their prefix, and further settings run its search over what is remembered.
+transformers computes each row once: a processor remembers them by their prefix, and further settings run its search over what is
+remembered.
 """
 
 from __future__ import annotations
@@ -29,12 +30,27 @@ Array = np.ndarray[Any, Any]
 MARGIN, NEW_TOKENS = 1e-3, 32
 WIDTHS, STOPPING, PENALTIES = (2, 4, 8), (False, True, "never"), (-1.0, 0.0, 1.0, 2.0)
 PROMPTS = [
-    "The capital of France is", "Once upon a time, there was a", "To make bread, you need", "Water boils at", "The old bridge over the river",
-    "Gravity is the force that", "My favourite colour is", "A haiku about rain:", "The first president of the United States was",
-    "In 1969, two astronauts", "The recipe calls for two eggs and", "She opened the door and saw", "Photosynthesis is the process by which",
-    "The three primary colours are", "If it rains tomorrow, we will", "The quick brown fox", "A prime number is", "Dear Sir or Madam,",
-    "The train to London leaves at", "Question: What is two plus two? Answer:",
-]  # fmt: skip
+    "The capital of France is",
+    "Once upon a time, there was a",
+    "To make bread, you need",
+    "Water boils at",
+    "The old bridge over the river",
+    "Gravity is the force that",
+    "My favourite colour is",
+    "A haiku about rain:",
+    "The first president of the United States was",
+    "In 1969, two astronauts",
+    "The recipe calls for two eggs and",
+    "She opened the door and saw",
+    "Photosynthesis is the process by which",
+    "The three primary colours are",
+    "If it rains tomorrow, we will",
+    "The quick brown fox",
+    "A prime number is",
+    "Dear Sir or Madam,",
+    "The train to London leaves at",
+    "Question: What is two plus two? Answer:",
+]
 
 
 class Theirs:
@@ -67,9 +83,14 @@ class Theirs:
                 return scores
 
         config = GenerationConfig(
-            do_sample=False, num_return_sequences=options["num_beams"], pad_token_id=self.ends[0] if self.ends else 0, eos_token_id=self.ends or None,
-            return_dict_in_generate=True, output_scores=True, **options,
-        )  # fmt: skip
+            do_sample=False,
+            num_return_sequences=options["num_beams"],
+            pad_token_id=self.ends[0] if self.ends else 0,
+            eos_token_id=self.ends or None,
+            return_dict_in_generate=True,
+            output_scores=True,
+            **options,
+        )
         ids = torch.tensor([prompt])
         with torch.no_grad():
             found = self.model.generate(
@@ -133,8 +154,12 @@ def compare(llm: LLM, theirs: Theirs, prompt: list[int], width: int, new_tokens:
         rules = Rules(width, new_tokens, frozenset(theirs.ends), penalty, early_stopping=stopping)  # type: ignore[arg-type]
         found = beam_oracle.search(theirs.row, prompt, rules)
         params = BeamSearchParams(
-            beam_width=width, max_tokens=new_tokens, early_stopping=stopping, length_penalty=penalty, eos_token_id=theirs.ends  # type: ignore[arg-type]
-        )  # fmt: skip
+            beam_width=width,
+            max_tokens=new_tokens,
+            early_stopping=stopping,
+            length_penalty=penalty,
+            eos_token_id=theirs.ends,  # type: ignore[arg-type]
+        )
         own = [completion.token_ids for completion in llm.generate([prompt], params, use_tqdm=False)[0].outputs]
         clear = found.gap > MARGIN
         counts.runs, counts.clear, counts.equal = counts.runs + 1, counts.clear + clear, counts.equal + (own == outputs)

@@ -1,7 +1,8 @@
 """Writes tests/data/beam_references.json: groups of beams and forced words by transformers 4.52.4, the last version that has them.
 
 By command, with that version in an environment of its own (`pip install --target ENV --no-deps transformers==4.52.4 tokenizers==0.21.4
-huggingface_hub==0.36.0`, then `PYTHONPATH=ENV python tests/beam_references.py`). The model is a tiny one with random weights, which a test makes again.
+huggingface_hub==0.36.0`, then `PYTHONPATH=ENV python tests/beam_references.py`). The model is a tiny one with random weights, which a test
+makes again.
 """
 
 from __future__ import annotations
@@ -52,9 +53,14 @@ def run(model: Any, case: dict[str, Any]) -> dict[str, Any]:
 
     options = {name: value for name, value in case.items() if name != "prompt"}
     config = GenerationConfig(
-        do_sample=False, num_return_sequences=case["num_beams"], pad_token_id=0, eos_token_id=ENDS, return_dict_in_generate=True, output_scores=True,
+        do_sample=False,
+        num_return_sequences=case["num_beams"],
+        pad_token_id=0,
+        eos_token_id=ENDS,
+        return_dict_in_generate=True,
+        output_scores=True,
         **options,
-    )  # fmt: skip
+    )
     ids = torch.tensor([case["prompt"]])
     with torch.no_grad():
         result = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)

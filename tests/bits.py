@@ -11,9 +11,11 @@ import numpy as np
 
 
 def assert_same_bits(actual: Any, expected: Any, what: object = "", *, masked: str = "", nan: str = "", equal_rows: str = "") -> None:
-    """Both have the same type, shape and bits (so 0.0 is not -0.0), are finite, and no two rows of them are equal and none is one value throughout.
+    """Both have the same type, shape and bits (so 0.0 is not -0.0), are finite, and no two rows of them are equal and none is one value
+    throughout.
 
-    masked: why values may be -inf. nan: why values may be NaN or infinite. equal_rows: why rows may be equal. A row is what the last dimension holds.
+    masked: why values may be -inf. nan: why values may be NaN or infinite. equal_rows: why rows may be equal. A row is what the last
+    dimension holds.
     """
     ours, theirs = np.asarray(actual), np.asarray(expected)
     said = f": {what}" if what != "" else ""

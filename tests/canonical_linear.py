@@ -1,4 +1,5 @@
-"""Quantised layers in NumPy: the codes of activations and the canonical order of sums, bit for bit (kernels/ops/quantize_rows.h, kernels/ops/linear.h)."""
+"""Quantised layers in NumPy: the codes of activations and the canonical order of sums, bit for bit (kernels/ops/quantize_rows.h,
+kernels/ops/linear.h)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ BLOCK = 32
 
 
 def fma32(a: Array, b: Array, c: Array) -> Array:
-    """a b + c, rounded once to float32. The product of two float32 is exact in float64; their sum is rounded to odd, so that the second rounding cannot err."""
+    """a b + c, rounded once to float32. The product of two float32 is exact in float64; their sum is rounded to odd, so that the second
+    rounding cannot err."""
     product = np.asarray(a, np.float32).astype(np.float64) * np.asarray(b, np.float32).astype(np.float64)
     addend = np.asarray(c, np.float32).astype(np.float64)
     total = product + addend

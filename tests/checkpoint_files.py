@@ -238,7 +238,12 @@ def build(layout: str, path: Path) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     config = json.loads((DATA / layout / "config.json").read_text()) | {"num_hidden_layers": 1, "vocab_size": 260}
     rng = np.random.default_rng(1)
-    shapes = {"model.embed_tokens.weight": (260, 128), "lm_head.weight": (260, 128), "model.layers.0.mlp.gate_proj.weight": (256, 128), "model.layers.0.mlp.up_proj.weight": (256, 128)}  # fmt: skip
+    shapes = {
+        "model.embed_tokens.weight": (260, 128),
+        "lm_head.weight": (260, 128),
+        "model.layers.0.mlp.gate_proj.weight": (256, 128),
+        "model.layers.0.mlp.up_proj.weight": (256, 128),
+    }
     tensors = {name: Stored("F32", rng.standard_normal(shape, np.float32) * np.float32(0.1)) for name, shape in shapes.items()}
     for name in ("model.norm", "model.layers.0.input_layernorm", "model.layers.0.post_attention_layernorm"):
         tensors[f"{name}.weight"] = Stored("F32", 1 + rng.standard_normal(128, np.float32) * np.float32(0.1))

@@ -1,7 +1,8 @@
-"""Clients that are too large for the tests, over HTTP: what they show is what LLM.chat and LLM.generate give. `python tests/client_parity.py`.
+"""Clients that are too large for the tests, over HTTP: what they show is what LLM.chat and LLM.generate give. `python
+tests/client_parity.py`.
 
-Needs `pip install langchain-openai` and the extra `server`. lm-evaluation-harness has a command of its own, tests/lm_eval_parity.py; OpenAI's and Anthropic's
-clients are in tests/test_server_clients.py, and the requests that guidellm sends in tests/test_server_loads.py.
+Needs `pip install langchain-openai` and the extra `server`. lm-evaluation-harness has a command of its own, tests/lm_eval_parity.py;
+OpenAI's and Anthropic's clients are in tests/test_server_clients.py, and the requests that guidellm sends in tests/test_server_loads.py.
 """
 
 from __future__ import annotations

@@ -167,42 +167,61 @@ def _first_top_last(choice: dict[str, Any]) -> None:
 
 
 CORE: dict[str, Fault] = {
-    "one model by its name": _answer(404, b"{}"), "answers are JSON by their content-type": _answer(200, b"{}", **{"content-type": "text/html"}),
+    "one model by its name": _answer(404, b"{}"),
+    "answers are JSON by their content-type": _answer(200, b"{}", **{"content-type": "text/html"}),
     "the sum of usage": editing(_usage(lambda usage: usage.update(total_tokens=usage["total_tokens"] + 1))),
     "a longer prompt has more tokens": editing(_usage(lambda usage: usage.update(prompt_tokens=4))),
     "max_tokens is kept, and finish_reason says length": sending(max_tokens=9),
     "max_completion_tokens is kept, and finish_reason says length": sending(max_completion_tokens=9),
     "n choices, each with its index": editing(every_choice(_put("index", 0))),
     "tokens of n choices are all counted": editing(_usage(lambda usage: usage.update(completion_tokens=4))),
-    "a stop string ends the answer and is not in it": sending(stop=None), "echo puts the prompt before the text": sending(echo=False),
+    "a stop string ends the answer and is not in it": sending(stop=None),
+    "echo puts the prompt before the text": sending(echo=False),
     "several prompts in one request": editing(lambda value: {**value, "choices": value["choices"][:1]}),
     "completion logprobs: one entry for each token in each list": editing(every_choice(lambda choice: choice["logprobs"]["tokens"].pop())),
     "chat logprobs: token, logprob, bytes, and as many top_logprobs as named, in order": editing(every_choice(_first_top_last)),
-    "content may be a list of text parts": Fault(before=lambda exchange: exchange.body["messages"][0].update(content="list") if isinstance(exchange.body["messages"][0]["content"], list) else None),
-    "a message of role system": _answer(400, b"{}"), "a message of role developer": _answer(400, b"{}"),
+    "content may be a list of text parts": Fault(
+        before=lambda exchange: exchange.body["messages"][0].update(content="list")
+        if isinstance(exchange.body["messages"][0]["content"], list)
+        else None
+    ),
+    "a message of role system": _answer(400, b"{}"),
+    "a message of role developer": _answer(400, b"{}"),
     "each answer has an id of its own": editing(lambda value: {**value, "id": "chatcmpl-1"}),
     "model is the name in the request": editing(lambda value: {**value, "model": "another"}),
-}  # fmt: skip
+}
 STREAM: dict[str, Fault] = {
-    "the first delta names the role": _in_chunks(0, without("choices.0.delta.role")), "chat: chunks add up to the whole answer": editing(every_choice(_silent), lambda exchange: exchange.is_stream),
+    "the first delta names the role": _in_chunks(0, without("choices.0.delta.role")),
+    "chat: chunks add up to the whole answer": editing(every_choice(_silent), lambda exchange: exchange.is_stream),
     "completion: chunks add up to the whole answer": editing(every_choice(_louder), lambda exchange: exchange.is_stream),
-    "usage is that of the whole answer": editing(_usage(lambda usage: usage.update(completion_tokens=1)), lambda exchange: exchange.is_stream),
+    "usage is that of the whole answer": editing(
+        _usage(lambda usage: usage.update(completion_tokens=1)), lambda exchange: exchange.is_stream
+    ),
     "n choices are told apart by index": editing(every_choice(_put("index", 0)), lambda exchange: exchange.is_stream),
-    "nothing of a stop string leaks": Fault(before=lambda exchange: exchange.body.pop("stop", None) if exchange.body.get("stream") else None),
+    "nothing of a stop string leaks": Fault(
+        before=lambda exchange: exchange.body.pop("stop", None) if exchange.body.get("stream") else None
+    ),
     "logprobs are those of the whole answer": editing(every_choice(_put("logprobs", None)), lambda exchange: exchange.is_stream),
     "an error before the first token is JSON with its status": _answer(200, b"data: {}\n\n", **{"content-type": "text/event-stream"}),
-}  # fmt: skip
+}
 STREAM_BY_END: dict[str, Fault] = {
-    "the chunks' object": editing(lambda value: {**value, "object": "x"}), "one id in all chunks": _in_chunks(1, lambda value: {**value, "id": "x"}),
+    "the chunks' object": editing(lambda value: {**value, "object": "x"}),
+    "one id in all chunks": _in_chunks(1, lambda value: {**value, "id": "x"}),
     "finish_reason in the last chunk alone": _in_chunks(1, every_choice(_put("finish_reason", "stop"))),
-    "usage in one chunk without choices, null in the others": _in_chunks(1, _with_usage), "no usage unless named": _in_chunks(1, _with_usage),
-}  # fmt: skip
+    "usage in one chunk without choices, null in the others": _in_chunks(1, _with_usage),
+    "no usage unless named": _in_chunks(1, _with_usage),
+}
 LIMITS: dict[str, Fault] = {
-    "64 requests at once are all answered, by 200 or by 429 with Retry-After": Fault(after=lambda exchange: exchange.__dict__.update(status=429, headers={})),
-    "a reader that leaves a stream does not disturb the next request": Fault(before=lambda exchange: None if exchange.body.get("stream") else stall(1.5)(exchange)),
-    "half a request does not stop others": Fault(before=stall(3)), "health is 200 while the server works": _answer(503, b"{}"),
+    "64 requests at once are all answered, by 200 or by 429 with Retry-After": Fault(
+        after=lambda exchange: exchange.__dict__.update(status=429, headers={})
+    ),
+    "a reader that leaves a stream does not disturb the next request": Fault(
+        before=lambda exchange: None if exchange.body.get("stream") else stall(1.5)(exchange)
+    ),
+    "half a request does not stop others": Fault(before=stall(3)),
+    "health is 200 while the server works": _answer(503, b"{}"),
     "max_tokens: 1 gives one token": sending(max_tokens=2),
-}  # fmt: skip
+}
 
 
 def _determinism(name: str) -> Fault:
@@ -213,13 +232,20 @@ def _determinism(name: str) -> Fault:
     if name.startswith("one fingerprint"):
         return Fault(after=lambda exchange: exchange.edit(lambda value: {**value, "system_fingerprint": f"fp{exchange.count}"}))
     if name.startswith("scores"):
-        return editing(every_choice(lambda choice: choice["logprobs"]["token_logprobs"].append(0.0)), lambda exchange: exchange.beside > 0 and "prompt" in exchange.body)  # fmt: skip
+        return editing(
+            every_choice(lambda choice: choice["logprobs"]["token_logprobs"].append(0.0)),
+            lambda exchange: exchange.beside > 0 and "prompt" in exchange.body,
+        )
     return editing(every_choice(_louder), lambda exchange: exchange.beside > 0)
 
 
 def _errors(name: str) -> Fault:
     if name in _FIELDS:
-        return Fault(before=lambda exchange: exchange.body.update({**GOOD, "prompt": None}) or exchange.body.pop("prompt") or [exchange.body.pop(field) for field in [*exchange.body] if field not in GOOD])  # fmt: skip
+        return Fault(
+            before=lambda exchange: exchange.body.update({**GOOD, "prompt": None})
+            or exchange.body.pop("prompt")
+            or [exchange.body.pop(field) for field in [*exchange.body] if field not in GOOD]
+        )
     return taking_anything() if name in _BODIES else other_form()
 
 

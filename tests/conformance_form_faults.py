@@ -83,9 +83,11 @@ ANTHROPIC: dict[str, Fault] = {
     "a stream adds up to the whole text": editing(_quieter, _streamed),
     "stop_reason says max_tokens": editing(lambda value: {**value, "stop_reason": "stop"}),
     "a system text, and content as blocks": _refusing(lambda body: isinstance(body.get("system"), list)),
-    "count_tokens is what usage says": editing(lambda value: {**value, "input_tokens": value["input_tokens"] + 1} if "input_tokens" in value else value),
+    "count_tokens is what usage says": editing(
+        lambda value: {**value, "input_tokens": value["input_tokens"] + 1} if "input_tokens" in value else value
+    ),
     "an error has Anthropic's form": other_form(),
-}  # fmt: skip
+}
 
 
 def _silent(value: dict[str, Any]) -> dict[str, Any]:

@@ -83,7 +83,8 @@ def tiny(tiny_path: Callable[..., Path]) -> Iterator[LLM]:
 
 @pytest.fixture(params=[*_core.system_info()["tables"], *DEVICES])
 def table(request: pytest.FixtureRequest) -> str:
-    """What can run the ops of the forward pass: each kernel table that the machine has, and the CUDA kernels, emulated and, where there is one, on a GPU."""
+    """What can run the ops of the forward pass: each kernel table that the machine has, and the CUDA kernels, emulated and, where there is
+    one, on a GPU."""
     return str(request.param)
 
 

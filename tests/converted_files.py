@@ -1,8 +1,9 @@
 """Tiny folders of the families and the GGUF files that llama.cpp's converter makes of them.
 
-By command, outside CI: `python tests/converted_files.py LLAMA_CPP [--only NAME]` writes tests/data/converted anew. LLAMA_CPP is llama.cpp's source, as in
-vendor/llama.cpp of llama-cpp-python's source distribution; torch and transformers are needed. Of each family two files are kept: what its folder is
-(config.json, and the shapes of its tensors, whose values follow from their names), and the converter's file, compressed. A test loads both.
+By command, outside CI: `python tests/converted_files.py LLAMA_CPP [--only NAME]` writes tests/data/converted anew. LLAMA_CPP is llama.cpp's
+source, as in vendor/llama.cpp of llama-cpp-python's source distribution; torch and transformers are needed. Of each family two files are
+kept: what its folder is (config.json, and the shapes of its tensors, whose values follow from their names), and the converter's file,
+compressed. A test loads both.
 """
 
 from __future__ import annotations
@@ -32,10 +33,14 @@ PUBLISHED = {"gpt2": {"n_ctx": 512}, "cohere2": {"rotary_pct": 1.0}, "bloom": {"
 
 #: What a GGUF file of these architectures cannot hold, or what the converter writes whatever the config says, is as it writes it.
 HELD: dict[str, dict[str, Any]] = {
-    "gpt2": {"n_inner": 256}, "gpt_bigcode": {"n_inner": 256}, "gemma2": {"query_pre_attn_scalar": 16},
+    "gpt2": {"n_inner": 256},
+    "gpt_bigcode": {"n_inner": 256},
+    "gemma2": {"query_pre_attn_scalar": 16},
     "gemma3_text": {"vocab_size": 258, "query_pre_attn_scalar": 16, "layer_types": ["sliding_attention"] * 2},
-    "mistral": {"sliding_window": None}, "starcoder2": {"sliding_window": None}, "phi": {"num_key_value_heads": 4, "intermediate_size": 256},
-}  # fmt: skip
+    "mistral": {"sliding_window": None},
+    "starcoder2": {"sliding_window": None},
+    "phi": {"num_key_value_heads": 4, "intermediate_size": 256},
+}
 
 #: Runs in a process of its own: the byte tokenizer has no name of its own there, and every family writes it as GPT-2's.
 CONVERTER = """
@@ -58,7 +63,8 @@ convert_hf_to_gguf.main()
 
 
 def values_of(name: str, shape: list[int]) -> Array:
-    """A tensor's values, which its name decides. They have four bits, so that the files compress; vectors lie around one, or zero for biases."""
+    """A tensor's values, which its name decides. They have four bits, so that the files compress; vectors lie around one, or zero for
+    biases."""
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
     codes = np.random.default_rng(seed).integers(-7, 8, shape)
     if len(shape) == 1:

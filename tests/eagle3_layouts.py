@@ -2,9 +2,10 @@
 
     python tests/eagle3_layouts.py LLAMA_CPP
 
-writes tests/data/eagle3.npz (hidden rows, outputs and logits by the code of speculators 0.9.0 and SpecForge 0.2.0), eagle3_configs.json (config.json as these
-libraries save it) and eagle3.gguf.xz (what llama.cpp's converter makes of a folder). Both libraries must be importable, with transformers 5.8.1 and torch;
-LLAMA_CPP is llama.cpp's source, as in vendor/llama.cpp of llama-cpp-python 0.3.36's source distribution. test_eagle3_layouts.py holds llmi against these files.
+writes tests/data/eagle3.npz (hidden rows, outputs and logits by the code of speculators 0.9.0 and SpecForge 0.2.0), eagle3_configs.json
+(config.json as these libraries save it) and eagle3.gguf.xz (what llama.cpp's converter makes of a folder). Both libraries must be
+importable, with transformers 5.8.1 and torch; LLAMA_CPP is llama.cpp's source, as in vendor/llama.cpp of llama-cpp-python 0.3.36's source
+distribution. test_eagle3_layouts.py holds llmi against these files.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ CASES = {
     "speculators_residual": Case("speculators", flags=("norm_before_residual", "norm_before_fc")),
     "speculators_output": Case("speculators", flags=("norm_before_residual", "norm_before_fc", "norm_output")),
     "speculators_qwen3": Case("speculators", "qwen3", ("fc_norm", "norm_output"), has_embedding=True),
-}  # fmt: skip
+}
 #: Of which llama.cpp's converter makes a file.
 SOURCE = "speculators_residual"
 
@@ -100,22 +101,38 @@ def tensors_of(case: Case) -> dict[str, Array]:
 def config_of(case: Case) -> dict[str, Any]:
     """config.json."""
     layer: dict[str, Any] = {
-        "model_type": case.kind, "hidden_size": HIDDEN, "intermediate_size": INNER, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,
-        "head_dim": DIM, "num_hidden_layers": 1, "vocab_size": VOCAB, "rms_norm_eps": 1e-6, "hidden_act": "silu", "max_position_embeddings": 512,
-        "attention_bias": case.kind == "qwen3", "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-    }  # fmt: skip
+        "model_type": case.kind,
+        "hidden_size": HIDDEN,
+        "intermediate_size": INNER,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "head_dim": DIM,
+        "num_hidden_layers": 1,
+        "vocab_size": VOCAB,
+        "rms_norm_eps": 1e-6,
+        "hidden_act": "silu",
+        "max_position_embeddings": 512,
+        "attention_bias": case.kind == "qwen3",
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    }
     flags = dict.fromkeys(case.flags, True)
     if case.layout == "specforge":
         listed = {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": [tap - 1 for tap in TAPS]}
         return layer | flags | {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": len(TOKENS), "eagle_config": listed}
     how: dict[str, Any] = {
-        "algorithm": "eagle3", "default_proposal_method": "greedy", "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
+        "algorithm": "eagle3",
+        "default_proposal_method": "greedy",
+        "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
         "verifier": {"name_or_path": None, "architectures": ["LlamaForCausalLM"]},
-    }  # fmt: skip
+    }
     return flags | {
-        "architectures": ["Eagle3DraftModel"], "speculators_model_type": "eagle3", "speculators_config": how, "transformer_layer_config": layer,
-        "draft_vocab_size": len(TOKENS), "eagle_aux_hidden_state_layer_ids": TAPS,
-    }  # fmt: skip
+        "architectures": ["Eagle3DraftModel"],
+        "speculators_model_type": "eagle3",
+        "speculators_config": how,
+        "transformer_layer_config": layer,
+        "draft_vocab_size": len(TOKENS),
+        "eagle_aux_hidden_state_layer_ids": TAPS,
+    }
 
 
 def write(case: Case, path: Path) -> Path:

@@ -1,5 +1,5 @@
-"""Tiny models of families as GGUF files, in the conventions of llama.cpp's converter: names by the gguf package's own table, rows in the order of its rotation,
-norms with their shift, fused tensors taken apart."""
+"""Tiny models of families as GGUF files, in the conventions of llama.cpp's converter: names by the gguf package's own table, rows in the
+order of its rotation, norms with their shift, fused tensors taken apart."""
 
 from __future__ import annotations
 
@@ -15,15 +15,43 @@ PLAIN = {"rope_type": "default", "rope_theta": 10000.0}
 
 #: general.architecture, and what the tiny model must leave out because GGUF cannot say it.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("llama", {"rope_parameters": PLAIN}), "qwen2": ("qwen2", {"use_sliding_window": False, "layer_types": None}), "qwen3": ("qwen3", {}),
-    "gemma2": ("gemma2", {"query_pre_attn_scalar": 16}), "gemma3_text": ("gemma3", {"query_pre_attn_scalar": 16}), "mistral": ("llama", {"sliding_window": None}),
-    "ministral3": ("mistral3", {}), "phi3": ("phi3", {}), "smollm3": ("smollm3", {}), "olmo2": ("olmo2", {}), "olmo3": ("olmo2", {}), "gpt2": ("gpt2", {}),
-    "gpt_neox": ("gptneox", {}), "granite": ("granite", {}), "granite_swa": ("granite_swa", {}), "glm4": ("glm4", {}), "nemotron": ("nemotron", {}),
-    "cohere": ("command-r", {}), "cohere2": ("cohere2", {}), "exaone4": ("exaone4", {}), "apertus": ("apertus", {"rope_parameters": PLAIN}), "seed_oss": ("seed_oss", {}),
-    "hunyuan_v1_dense": ("hunyuan-dense", {}), "ernie4_5": ("ernie4_5", {}), "arcee": ("arcee", {}), "starcoder2": ("starcoder2", {"sliding_window": None}),
-    "stablelm": ("stablelm", {}), "gpt_bigcode": ("starcoder", {}), "phi": ("phi2", {}), "gptj": ("gptj", {}), "bitnet": ("bitnet", {}), "bloom": ("bloom", {}),
-    "gemma": ("gemma", {}), "olmo": ("olmo", {}), "glm": ("chatglm", {}), "internlm3": ("llama", {}),
-}  # fmt: skip
+    "llama": ("llama", {"rope_parameters": PLAIN}),
+    "qwen2": ("qwen2", {"use_sliding_window": False, "layer_types": None}),
+    "qwen3": ("qwen3", {}),
+    "gemma2": ("gemma2", {"query_pre_attn_scalar": 16}),
+    "gemma3_text": ("gemma3", {"query_pre_attn_scalar": 16}),
+    "mistral": ("llama", {"sliding_window": None}),
+    "ministral3": ("mistral3", {}),
+    "phi3": ("phi3", {}),
+    "smollm3": ("smollm3", {}),
+    "olmo2": ("olmo2", {}),
+    "olmo3": ("olmo2", {}),
+    "gpt2": ("gpt2", {}),
+    "gpt_neox": ("gptneox", {}),
+    "granite": ("granite", {}),
+    "granite_swa": ("granite_swa", {}),
+    "glm4": ("glm4", {}),
+    "nemotron": ("nemotron", {}),
+    "cohere": ("command-r", {}),
+    "cohere2": ("cohere2", {}),
+    "exaone4": ("exaone4", {}),
+    "apertus": ("apertus", {"rope_parameters": PLAIN}),
+    "seed_oss": ("seed_oss", {}),
+    "hunyuan_v1_dense": ("hunyuan-dense", {}),
+    "ernie4_5": ("ernie4_5", {}),
+    "arcee": ("arcee", {}),
+    "starcoder2": ("starcoder2", {"sliding_window": None}),
+    "stablelm": ("stablelm", {}),
+    "gpt_bigcode": ("starcoder", {}),
+    "phi": ("phi2", {}),
+    "gptj": ("gptj", {}),
+    "bitnet": ("bitnet", {}),
+    "bloom": ("bloom", {}),
+    "gemma": ("gemma", {}),
+    "olmo": ("olmo", {}),
+    "glm": ("chatglm", {}),
+    "internlm3": ("llama", {}),
+}
 #: Whose rotated rows the converter puts into adjacent pairs; others have them so already, or rotate halves in llama.cpp too.
 PERMUTED = {"llama", "olmo", "mistral3", "smollm3", "granite", "granite_swa", "arcee"}
 #: Names that the gguf package's table lacks for these architectures.
@@ -116,14 +144,23 @@ def _rope_keys(config: dict[str, Any], arch: str) -> dict[str, Any]:
 
 #: Metadata by config.json's keys, for the architectures that have them.
 KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "attn_logit_softcapping": ("attn_logit_softcapping", float), "final_logit_softcapping": ("final_logit_softcapping", float),
-    "embedding_multiplier": ("embedding_scale", float), "residual_multiplier": ("residual_scale", float), "attention_multiplier": ("attention.scale", float),
-    "logits_scaling": ("logit_scale", float), "logit_scale": ("logit_scale", float), "use_parallel_residual": ("use_parallel_residual", bool),
-    "layer_rope_theta": ("attention.rope_pattern", lambda thetas: [bool(theta) for theta in thetas]), "rms_norm_eps": ("attention.layer_norm_rms_epsilon", float),
-    "layer_norm_eps": ("attention.layer_norm_epsilon", float), "layer_norm_epsilon": ("attention.layer_norm_epsilon", float),
-    "norm_eps": ("attention.layer_norm_epsilon", float), "norm_epsilon": ("attention.layer_norm_epsilon", float), "vocab_size": ("vocab_size", int),
+    "attn_logit_softcapping": ("attn_logit_softcapping", float),
+    "final_logit_softcapping": ("final_logit_softcapping", float),
+    "embedding_multiplier": ("embedding_scale", float),
+    "residual_multiplier": ("residual_scale", float),
+    "attention_multiplier": ("attention.scale", float),
+    "logits_scaling": ("logit_scale", float),
+    "logit_scale": ("logit_scale", float),
+    "use_parallel_residual": ("use_parallel_residual", bool),
+    "layer_rope_theta": ("attention.rope_pattern", lambda thetas: [bool(theta) for theta in thetas]),
+    "rms_norm_eps": ("attention.layer_norm_rms_epsilon", float),
+    "layer_norm_eps": ("attention.layer_norm_epsilon", float),
+    "layer_norm_epsilon": ("attention.layer_norm_epsilon", float),
+    "norm_eps": ("attention.layer_norm_epsilon", float),
+    "norm_epsilon": ("attention.layer_norm_epsilon", float),
+    "vocab_size": ("vocab_size", int),
     "clip_qkv": ("attention.clamp_kqv", float),
-}  # fmt: skip
+}
 
 
 def metadata_of(config: dict[str, Any], arch: str, stored: dict[str, Array]) -> dict[str, Any]:
@@ -132,10 +169,13 @@ def metadata_of(config: dict[str, Any], arch: str, stored: dict[str, Array]) -> 
     hidden = config.get("hidden_size") or config["n_embd"]
     no_groups = arch in ("gpt2", "gptneox", "bloom", "gptj")
     fields: dict[str, Any] = {
-        "block_count": 4, "embedding_length": hidden, "attention.head_count": heads, "context_length": config.get("max_position_embeddings") or config.get("n_positions", 2048),
+        "block_count": 4,
+        "embedding_length": hidden,
+        "attention.head_count": heads,
+        "context_length": config.get("max_position_embeddings") or config.get("n_positions", 2048),
         "attention.head_count_kv": 1 if arch == "starcoder" else heads if no_groups else config["num_key_value_heads"],
         "feed_forward_length": 4 * hidden if arch == "bloom" else config.get("n_inner") or config["intermediate_size"],
-    }  # fmt: skip
+    }
     if arch in ("gemma2", "gemma3", "qwen3"):
         fields |= {"attention.key_length": config["head_dim"], "attention.value_length": config["head_dim"]}
     for key, (name, convert) in KEYS.items():

@@ -16,7 +16,8 @@ from loopback_server import LoopbackServer
 
 @dataclasses.dataclass
 class Exchange:
-    """A request and, later, its answer. `body` is the request's JSON, {} if it has none; `count` numbers requests; `beside` is how many others run."""
+    """A request and, later, its answer. `body` is the request's JSON, {} if it has none; `count` numbers requests; `beside` is how many
+    others run."""
 
     method: str
     path: str

@@ -86,12 +86,30 @@ FEATURES: dict[str, dict[str, Any]] = {
     "mirostat 1": {"mirostat": 1, "mirostat_tau": 4.0},
     "mirostat 2": {"mirostat": 2, "mirostat_tau": 3.0, "mirostat_eta": 0.3, "n": 2},
     "adaptive_p": {"adaptive_p": 0.2, "adaptive_p_decay": 0.7, "min_p": 0.05, "n": 2},
-    "dry": {"dry_multiplier": 1.5, "dry_base": 1.6, "dry_allowed_length": 1, "dry_penalty_last_n": 40, "dry_sequence_breakers": ["a", "bc"], "temperature": 0.4},
+    "dry": {
+        "dry_multiplier": 1.5,
+        "dry_base": 1.6,
+        "dry_allowed_length": 1,
+        "dry_penalty_last_n": 40,
+        "dry_sequence_breakers": ["a", "bc"],
+        "temperature": 0.4,
+    },
     "no_repeat_ngram": {"no_repeat_ngram_size": 2, "temperature": 0.3},
-    "penalty_last_n": {"penalty_last_n": 7, "repetition_penalty": 1.6, "frequency_penalty": 0.4, "presence_penalty": 0.3, "temperature": 0.5},
+    "penalty_last_n": {
+        "penalty_last_n": 7,
+        "repetition_penalty": 1.6,
+        "frequency_penalty": 0.4,
+        "presence_penalty": 0.3,
+        "temperature": 0.5,
+    },
     "sampler_order": {
         "sampler_order": ("xtc_probability", "top_k", "temperature", "repetition_penalty", "typical_p"),
-        "xtc_probability": 0.4, "xtc_threshold": 0.005, "top_k": 60, "temperature": 1.4, "repetition_penalty": 1.3, "typical_p": 0.9,
+        "xtc_probability": 0.4,
+        "xtc_threshold": 0.005,
+        "top_k": 60,
+        "temperature": 1.4,
+        "repetition_penalty": 1.3,
+        "typical_p": 0.9,
     },
     # Two sequences each: they fit into a crowded engine if they are short.
     "guidance": {"guidance_scale": 1.8, "negative_prompt": [5, 9, 11, 40, 5, 9], "n": 2, "temperature": 1.1, "max_tokens": 16},
@@ -116,8 +134,16 @@ FEATURES: dict[str, dict[str, Any]] = {
     "criterion": {"stopping_criteria": [lambda context: len(context.token_ids) % 19 == 0 and "nineteen"]},
     "no_text": {"detokenize": False},
     "contrastive": {"penalty_alpha": 0.6, "top_k": 4, "temperature": 0.0, "max_tokens": 20},
-    "contrastive with a processor": {"penalty_alpha": 0.4, "top_k": 9, "temperature": 0.0, "max_tokens": 20, "logits_processors": [stateful], "repetition_penalty": 1.2, "min_tokens": 5},
-}  # fmt: skip
+    "contrastive with a processor": {
+        "penalty_alpha": 0.4,
+        "top_k": 9,
+        "temperature": 0.0,
+        "max_tokens": 20,
+        "logits_processors": [stateful],
+        "repetition_penalty": 1.2,
+        "min_tokens": 5,
+    },
+}
 
 #: Those that a drafter named in the call goes with.
 DRAFTED = [name for name in FEATURES if "penalty_alpha" not in FEATURES[name]]
@@ -127,13 +153,19 @@ DRAFTED = [name for name in FEATURES if "penalty_alpha" not in FEATURES[name]]
 BEAM_FEATURES: dict[str, dict[str, Any]] = {
     "beams": {"beam_width": 3, "length_penalty": 0.5},
     "beams that end": {"beam_width": 3, "n": 2, "early_stopping": "never", "eos_token_id": [*range(60)]},
-    "beams and stops": {"beam_width": 3, "stop": ["a", "e", "zz"], "early_stopping": True, "repetition_penalty": 1.3, "no_repeat_ngram_size": 2},
+    "beams and stops": {
+        "beam_width": 3,
+        "stop": ["a", "e", "zz"],
+        "early_stopping": True,
+        "repetition_penalty": 1.3,
+        "no_repeat_ngram_size": 2,
+    },
     "beam-sample": {"beam_width": 3, "do_sample": True, "temperature": 1.3, "top_k": 40, "length_penalty": 2.0},
     "beams and a processor": {"beam_width": 2, "logits_processors": [stateful], "mirostat": 2, "mirostat_tau": 4.0},
     "steered beams": {"beam_width": 3, "steering": {2: STEERING[0]}},
     "forced words": {"beam_width": 2, "force_words": [[5], [7, 8]], "early_stopping": True},
     "groups of beams": {"beam_width": 2, "num_beam_groups": 2, "diversity_penalty": 0.7, "stop_token_ids": list(range(100, 140))},
-}  # fmt: skip
+}
 ALL_FEATURES = {**FEATURES, **BEAM_FEATURES}
 
 

@@ -25,12 +25,80 @@ Call = Callable[[], object]
 
 #: Values that stand where others are expected.
 ODD: list[Any] = [
-    None, True, False, 0, 1, -1, 2, 7, 255, 2**31, -(2**31), 2**63, 2**64, 10**30, 0.0, 0.5, -1.5, 1e308, math.nan, math.inf, -math.inf, "", "x", "yes",
-    "0", "\x00", "\ud83d", "a" * 5000, "\U0001f600", [], [[]], [None], [0, 1], ["x"], [1.5], {}, {"x": 1}, {"": None}, [[0] * 100] * 10,
-]  # fmt: skip
-WORDS = ["rope_scaling", "rope_parameters", "type", "factor", "layer_types", "num_hidden_layers", "vocab_size", "eos_token_id", "id", "content", "special", "vocab",
-         "merges", "normalizer", "pre_tokenizer", "decoder", "post_processor", "model", "truncation", "padding", "dropout", "unk_token", "pattern", "Regex",
-         "prepend_scheme", "behavior", "chat_template", "added_tokens_decoder", "bos_token", "quantization_config", "architectures", "head_dim"]  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    2,
+    7,
+    255,
+    2**31,
+    -(2**31),
+    2**63,
+    2**64,
+    10**30,
+    0.0,
+    0.5,
+    -1.5,
+    1e308,
+    math.nan,
+    math.inf,
+    -math.inf,
+    "",
+    "x",
+    "yes",
+    "0",
+    "\x00",
+    "\ud83d",
+    "a" * 5000,
+    "\U0001f600",
+    [],
+    [[]],
+    [None],
+    [0, 1],
+    ["x"],
+    [1.5],
+    {},
+    {"x": 1},
+    {"": None},
+    [[0] * 100] * 10,
+]
+WORDS = [
+    "rope_scaling",
+    "rope_parameters",
+    "type",
+    "factor",
+    "layer_types",
+    "num_hidden_layers",
+    "vocab_size",
+    "eos_token_id",
+    "id",
+    "content",
+    "special",
+    "vocab",
+    "merges",
+    "normalizer",
+    "pre_tokenizer",
+    "decoder",
+    "post_processor",
+    "model",
+    "truncation",
+    "padding",
+    "dropout",
+    "unk_token",
+    "pattern",
+    "Regex",
+    "prepend_scheme",
+    "behavior",
+    "chat_template",
+    "added_tokens_decoder",
+    "bos_token",
+    "quantization_config",
+    "architectures",
+    "head_dim",
+]
 REGEXES = [
     "(a+)+b",
     "(?:a|a)*c",
@@ -189,8 +257,15 @@ def gguf_metadata(kind: str) -> dict[str, Any]:
             "token_type": [2, 3, 3] + [6] * 256 + [1] * 4,
             "unknown_token_id": ("u32", 0),
         }
-    numbers = {"block_count": 1, "context_length": 64, "embedding_length": 32, "feed_forward_length": 32, "attention.head_count": 2, "attention.head_count_kv": 1,
-               "rope.dimension_count": 16}  # fmt: skip
+    numbers = {
+        "block_count": 1,
+        "context_length": 64,
+        "embedding_length": 32,
+        "feed_forward_length": 32,
+        "attention.head_count": 2,
+        "attention.head_count_kv": 1,
+        "rope.dimension_count": 16,
+    }
     return {
         "general.architecture": "llama",
         **{f"llama.{key}": ("u32", value) for key, value in numbers.items()},
@@ -216,9 +291,18 @@ def gguf_tensors(vocab_size: int, width: int = 32, dtypes: Sequence[str] = ()) -
     """Matrices are of one of the quantised `dtypes` each, if there are any, and then of random bytes."""
     square, half = (width, width), (width // 2, width)
     shapes: dict[str, tuple[int, ...]] = {
-        "token_embd": (vocab_size, width), "output_norm": (width,), "blk.0.attn_norm": (width,), "blk.0.ffn_norm": (width,), "blk.0.attn_q": square, "blk.0.attn_k": half,
-        "blk.0.attn_v": half, "blk.0.attn_output": square, "blk.0.ffn_gate": square, "blk.0.ffn_up": square, "blk.0.ffn_down": square,
-    }  # fmt: skip
+        "token_embd": (vocab_size, width),
+        "output_norm": (width,),
+        "blk.0.attn_norm": (width,),
+        "blk.0.ffn_norm": (width,),
+        "blk.0.attn_q": square,
+        "blk.0.attn_k": half,
+        "blk.0.attn_v": half,
+        "blk.0.attn_output": square,
+        "blk.0.ffn_gate": square,
+        "blk.0.ffn_up": square,
+        "blk.0.ffn_down": square,
+    }
     tensors, data = [], b""
     for index, (name, shape) in enumerate(shapes.items()):
         dtype = dtypes[index % len(dtypes)] if dtypes and len(shape) == 2 else None
@@ -297,11 +381,17 @@ def tokenizer(rng: random.Random, folder: Path) -> list[Call]:
     path = _tiny(folder, rng)
     trees = {
         "tokenizer.json": json.loads((path / "tokenizer.json").read_text()),
-        "tokenizer_config.json": {"eos_token": "<eos>", "bos_token": {"content": "<eos>"}, "add_bos_token": True, "tokenizer_class": "LlamaTokenizerFast",
-                                  "added_tokens_decoder": {"259": {"content": "<x>", "special": True}}, "chat_template": "{{ messages[0].content }}"},
+        "tokenizer_config.json": {
+            "eos_token": "<eos>",
+            "bos_token": {"content": "<eos>"},
+            "add_bos_token": True,
+            "tokenizer_class": "LlamaTokenizerFast",
+            "added_tokens_decoder": {"259": {"content": "<x>", "special": True}},
+            "chat_template": "{{ messages[0].content }}",
+        },
         "special_tokens_map.json": {"eos_token": "<eos>"},
         "added_tokens.json": {"<y>": 258},
-    }  # fmt: skip
+    }
     if rng.random() < 0.3:
         trees["tokenizer.json"]["normalizer"] = {"type": "Replace", "pattern": {"Regex": rng.choice(REGEXES)}, "content": "x"}
     if rng.random() < 0.3:
@@ -413,8 +503,16 @@ def gguf(rng: random.Random, folder: Path) -> list[Call]:
     if rng.random() < 0.3:
         at = rng.randrange(len(tensors))
         name, shape, kind, offset = tensors[at]
-        tensors[at] = rng.choice([(name + "x", shape, kind, offset), (name, shape[::-1], kind, offset), (name, (2**33, 2**33), kind, offset), (name, shape, rng.randrange(44), offset),
-                                  (name, shape, kind, offset + 2**40), (name, (*shape, 0), kind, offset)])  # fmt: skip
+        tensors[at] = rng.choice(
+            [
+                (name + "x", shape, kind, offset),
+                (name, shape[::-1], kind, offset),
+                (name, (2**33, 2**33), kind, offset),
+                (name, shape, rng.randrange(44), offset),
+                (name, shape, kind, offset + 2**40),
+                (name, (*shape, 0), kind, offset),
+            ]
+        )
     write_gguf(path, metadata, tensors, data)
     if rng.random() < 0.5:
         raw = path.read_bytes()

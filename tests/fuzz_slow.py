@@ -1,7 +1,7 @@
 """Texts that take long to read, against a running server: how long others wait meanwhile, and what memory is held.
 
-Run by `python tests/fuzz_surface.py --slow`. Each text is made from its pass and seed alone, of about 64 kB, in one of the shapes that are slow where
-a reader is more than linear. While they are sent, another client asks /health again and again.
+Run by `python tests/fuzz_surface.py --slow`. Each text is made from its pass and seed alone, of about 64 kB, in one of the shapes that are
+slow where a reader is more than linear. While they are sent, another client asks /health again and again.
 """
 
 from __future__ import annotations
@@ -50,19 +50,26 @@ def schema(rng: random.Random) -> Any:
     word = rng.choice(["not", "if", "items", "contains", "propertyNames"])
     shapes: list[Callable[[], Any]] = [
         lambda: {word: {"$ref": "#/$defs/a0"}, "then": {}, "$defs": spread(rng, levels, leaf, "a")},
-        lambda: {"oneOf": [{"$ref": "#/$defs/a0"}, {"$ref": "#/$defs/b0"}], "$defs": spread(rng, levels, leaf, "a") | spread(rng, levels, {"type": "null"}, "b")},
+        lambda: {
+            "oneOf": [{"$ref": "#/$defs/a0"}, {"$ref": "#/$defs/b0"}],
+            "$defs": spread(rng, levels, leaf, "a") | spread(rng, levels, {"type": "null"}, "b"),
+        },
         lambda: fill(lambda n: {"oneOf": [{"properties": {f"p{i}": leaf}, "required": [f"p{i}"], "type": "object"} for i in range(n)]}),
         lambda: fill(lambda n: {"oneOf": [{"minimum": 2 * i, "maximum": 2 * i + 0.5} for i in range(n)]}),
         lambda: fill(lambda n: {"not": {"enum": ["a" * rng.randrange(1, 400) + str(i) for i in range(n)]}}),
         lambda: fill(lambda n: {"allOf": [{"if": {"required": [f"p{i % 9}"]}, "then": leaf, "else": {"minimum": i}} for i in range(n)]}),
         lambda: fill(lambda n: {"properties": {"k" * 20_000: {"properties": {f"p{i}": {"uniqueItems": True} for i in range(n)}}}}),
         lambda: fill(lambda n: {"items": [{"exclusiveMinimum": i, "maximum": i + 0.75} for i in range(n)]}),
-        lambda: fill(lambda n: {"type": "string", "pattern": rng.choice(["(", "{", "[", "a{1,9}", "(a|b)", "\\ud83d", "(?:a*)*", "[^a]*b"]) * n}),
+        lambda: fill(
+            lambda n: {"type": "string", "pattern": rng.choice(["(", "{", "[", "a{1,9}", "(a|b)", "\\ud83d", "(?:a*)*", "[^a]*b"]) * n}
+        ),
         lambda: fill(lambda n: {"enum": [[i, {"a": i}] for i in range(n)]}),
-        lambda: fill(lambda n: {"properties": {f"p{i}": leaf for i in range(n)}, "required": [f"p{i}" for i in range(n)], "minProperties": 2}),
+        lambda: fill(
+            lambda n: {"properties": {f"p{i}": leaf for i in range(n)}, "required": [f"p{i}" for i in range(n)], "minProperties": 2}
+        ),
         lambda: fill(lambda n: {"patternProperties": {f"^{'ab' * (i % 9)}{i}.*": leaf for i in range(n)}, "additionalProperties": False}),
         lambda: json.loads('{"items":' * (n := rng.choice([60, 400, 900])) + '{"oneOf":[{"type":"null"},{"type":"string"}]}' + "}" * n),
-    ]  # fmt: skip
+    ]
     return rng.choice(shapes)()
 
 
@@ -80,7 +87,11 @@ def grammars(rng: random.Random) -> Body:
         {"grammar": "#" * SIZE + rng.choice(['\nstart: "a"', '\nroot ::= "a"', ""])},
         {"grammar": "root ::= " + f"{item}{sign} " * n + '\nb ::= "y"'},
         {"grammar": "root ::= (" + "|".join([f"{item}{sign}"] * n) + ')*\nb ::= "y"'},
-        {"grammar": "root ::= r0\n" + "".join(f"r{i} ::= r{i + 1} | {item}{sign}\n" for i in range(n // 4)) + f'r{n // 4} ::= "z"\nb ::= "y"'},
+        {
+            "grammar": "root ::= r0\n"
+            + "".join(f"r{i} ::= r{i + 1} | {item}{sign}\n" for i in range(n // 4))
+            + f'r{n // 4} ::= "z"\nb ::= "y"'
+        },
         {"grammar": "root ::= " + "(" * n + '"a"' + ")" * n},
         {"grammar": "root ::= " + "[" + "".join(chr(0x3000 + 2 * i) for i in range(rng.choice([500, 9_000]))) + "]+ [a-z]*"},
         {"grammar": "start: /" + rng.choice(["[", "\\\\", "[a-z\\\\&]+", "(a|b)*", "a{1,99}", "[]"]) * (SIZE // 8) + "/"},
@@ -88,9 +99,14 @@ def grammars(rng: random.Random) -> Body:
         {"grammar": 'start: a\n%json ["' + "x" * SIZE},
         {"regex": rng.choice(["(a|b|ab)*", "(a*)*", "a{1,50}", "[^a]", "(", "(a+)+b", "\\w{9}", "(?i:é)"]) * (SIZE // 9)},
         {"choice": [f"{'ab' * (i % 50)}{i}" for i in range(1_200)]},
-        {"structural_tag": {"type": "structural_tag", "triggers": [f"<{i}>" for i in range(1_000)],
-                            "structures": [{"begin": f"<{i}>", "schema": {"enum": [i]}, "end": "x"} for i in range(1_000)]}},
-    ]  # fmt: skip
+        {
+            "structural_tag": {
+                "type": "structural_tag",
+                "triggers": [f"<{i}>" for i in range(1_000)],
+                "structures": [{"begin": f"<{i}>", "schema": {"enum": [i]}, "end": "x"} for i in range(1_000)],
+            }
+        },
+    ]
     return COMPLETION, {"prompt": "x", "max_tokens": 1, "structured_outputs": rng.choice(texts)}
 
 
@@ -256,7 +272,7 @@ def run(names: list[str], first_seed: int, num_cases: int, num_clients: int = 2)
             (COMPLETION, {"prompt": "x", "max_tokens": 1, "structured_outputs": {"regex": "a"}}),
             (CHAT, {"messages": HELLO, "max_tokens": 1}),
         ):
-            server.ask("POST", route, json.dumps(body).encode())  # what is made at first use  # fmt: skip
+            server.ask("POST", route, json.dumps(body).encode())  # what is made at first use
         before, _ = server.peaks_mb()
         for name in names:
             report["passes"][name] = _run_pass(
@@ -313,7 +329,13 @@ def _run_pass(
     held, of_templates = server.peaks_mb()
     waits.sort()
     return {
-        "texts": len(seeds), "statuses": dict(statuses), "health_ms": {"median": round(1e3 * waits[len(waits) // 2], 1), "99 %": round(1e3 * waits[len(waits) * 99 // 100], 1),
-                                                                      "longest": round(1e3 * waits[-1], 1)},
-        "slowest": [f"{case} {taken:.2f} s" for taken, case in sorted(slowest, reverse=True)[:3]], "memory_mb": {"more": round(held - before_mb), "of templates": round(of_templates)},
-    }  # fmt: skip
+        "texts": len(seeds),
+        "statuses": dict(statuses),
+        "health_ms": {
+            "median": round(1e3 * waits[len(waits) // 2], 1),
+            "99 %": round(1e3 * waits[len(waits) * 99 // 100], 1),
+            "longest": round(1e3 * waits[-1], 1),
+        },
+        "slowest": [f"{case} {taken:.2f} s" for taken, case in sorted(slowest, reverse=True)[:3]],
+        "memory_mb": {"more": round(held - before_mb), "of templates": round(of_templates)},
+    }

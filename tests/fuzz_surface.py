@@ -4,9 +4,9 @@
     python tests/fuzz_surface.py --replay AREA:SEED
     python tests/fuzz_surface.py --slow [--cases 1000] [--seed N] [--area PASS] [--output FILE]
 
-Cases come from tests/fuzz_inputs.py, each from its area and seed alone. Two child processes run them, so that one that dies or hangs is seen, named and
-replaced. A case fails if the process dies, a call takes over 5 s, the process holds over 1 GB, or a call raises what is no error of llmi's own (TypeError is
-one where an argument's name is unknown). Exits with 1 if any case fails.
+Cases come from tests/fuzz_inputs.py, each from its area and seed alone. Two child processes run them, so that one that dies or hangs is
+seen, named and replaced. A case fails if the process dies, a call takes over 5 s, the process holds over 1 GB, or a call raises what is no
+error of llmi's own (TypeError is one where an argument's name is unknown). Exits with 1 if any case fails.
 """
 
 from __future__ import annotations
@@ -141,8 +141,13 @@ class Worker:
         self.log = tempfile.TemporaryFile()  # noqa: SIM115
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PIP_NO_INDEX": "1"}
         self.process = subprocess.Popen(
-            [sys.executable, __file__, "--child", str(max_call_s)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=environment
-        )  # fmt: skip
+            [sys.executable, __file__, "--child", str(max_call_s)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+            env=environment,
+        )
         self.answers: queue.Queue[str] = queue.Queue()
         self.reader = threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True)
         self.reader.start()

@@ -4,14 +4,103 @@ from __future__ import annotations
 
 import random
 
-ATOMS = ["messages", "messages[0].content", "x", "ns.x", "'a'", "'ab' * 1000", "[1]", "1", "range(1000)", "range(100000)", "{}", "namespace", "none", "loop.index", "''",
-         "messages[0]", "'é'", "10 ** 30", "0.5", "true", "bos_token", "tools", "cycler('a', 'b')", "dict(a=1)", "lipsum", "joiner(',')", "self", "caller",
-         "messages.__class__", "''.__class__.__mro__", "raise_exception", "strftime_now('%Y')"]  # fmt: skip
-FILTERS = ["length", "upper", "list", "join(',')", "replace('a', 'b' * 1000)", "tojson", "tojson(indent=1000)", "indent(1000)", "center(100000)", "wordwrap(1)", "batch(2)",
-           "sort", "reverse", "string", "trim", "first", "last", "random", "unique", "sum", "map('upper')", "select", "items", "escape", "default('x')", "int", "float", "format",
-           "xmlattr", "urlize", "pprint", "groupby('x')", "dictsort", "slice(100000)", "attr('__class__')", "truncate(5)", "title", "striptags"]  # fmt: skip
-METHODS = [".zfill(100000000)", ".ljust(100000000)", ".split('a')", ".replace('a', 'aa' * 100)", ".join(messages)", ".format(1)", ".strip()", ".items()", ".append(1)", ".upper()",
-           ".expandtabs(100000000)", ".encode()", ".__add__('x')", "[0]", "[-1]", "[1:]", "[::-1]", ".get('x')", ".count('')", ".center(99999999)", ".update({})"]  # fmt: skip
+ATOMS = [
+    "messages",
+    "messages[0].content",
+    "x",
+    "ns.x",
+    "'a'",
+    "'ab' * 1000",
+    "[1]",
+    "1",
+    "range(1000)",
+    "range(100000)",
+    "{}",
+    "namespace",
+    "none",
+    "loop.index",
+    "''",
+    "messages[0]",
+    "'é'",
+    "10 ** 30",
+    "0.5",
+    "true",
+    "bos_token",
+    "tools",
+    "cycler('a', 'b')",
+    "dict(a=1)",
+    "lipsum",
+    "joiner(',')",
+    "self",
+    "caller",
+    "messages.__class__",
+    "''.__class__.__mro__",
+    "raise_exception",
+    "strftime_now('%Y')",
+]
+FILTERS = [
+    "length",
+    "upper",
+    "list",
+    "join(',')",
+    "replace('a', 'b' * 1000)",
+    "tojson",
+    "tojson(indent=1000)",
+    "indent(1000)",
+    "center(100000)",
+    "wordwrap(1)",
+    "batch(2)",
+    "sort",
+    "reverse",
+    "string",
+    "trim",
+    "first",
+    "last",
+    "random",
+    "unique",
+    "sum",
+    "map('upper')",
+    "select",
+    "items",
+    "escape",
+    "default('x')",
+    "int",
+    "float",
+    "format",
+    "xmlattr",
+    "urlize",
+    "pprint",
+    "groupby('x')",
+    "dictsort",
+    "slice(100000)",
+    "attr('__class__')",
+    "truncate(5)",
+    "title",
+    "striptags",
+]
+METHODS = [
+    ".zfill(100000000)",
+    ".ljust(100000000)",
+    ".split('a')",
+    ".replace('a', 'aa' * 100)",
+    ".join(messages)",
+    ".format(1)",
+    ".strip()",
+    ".items()",
+    ".append(1)",
+    ".upper()",
+    ".expandtabs(100000000)",
+    ".encode()",
+    ".__add__('x')",
+    "[0]",
+    "[-1]",
+    "[1:]",
+    "[::-1]",
+    ".get('x')",
+    ".count('')",
+    ".center(99999999)",
+    ".update({})",
+]
 
 
 def expression(rng: random.Random, depth: int = 0) -> str:
@@ -49,8 +138,23 @@ def template(rng: random.Random, depth: int = 0) -> str:
         elif roll == 6:
             parts.append(f"{{% generation %}}{body}{{% endgeneration %}}")
         elif roll == 7:
-            parts.append(rng.choice(["{% for x in messages recursive %}{{ loop(messages) }}{% endfor %}", "{% include 'x' %}", "{% extends 'x' %}", "{% call m() %}{% endcall %}",
-                                     "{% filter upper %}x{% endfilter %}", "{% raw %}x{% endraw %}", "{{", "{%", "{# ", "{% break %}", "{{ '" + "x" * 10000 + "' }}"]))  # fmt: skip
+            parts.append(
+                rng.choice(
+                    [
+                        "{% for x in messages recursive %}{{ loop(messages) }}{% endfor %}",
+                        "{% include 'x' %}",
+                        "{% extends 'x' %}",
+                        "{% call m() %}{% endcall %}",
+                        "{% filter upper %}x{% endfilter %}",
+                        "{% raw %}x{% endraw %}",
+                        "{{",
+                        "{%",
+                        "{# ",
+                        "{% break %}",
+                        "{{ '" + "x" * 10000 + "' }}",
+                    ]
+                )
+            )
         else:
             parts.append(f"{{{{ {expression(rng)} }}}}")
     return "".join(parts)

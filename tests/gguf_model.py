@@ -10,9 +10,16 @@ from typing import Any
 import numpy as np
 
 _NAMES = {
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
-}  # fmt: skip
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
 _TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 _KINDS = {bool: (7, "?"), int: (4, "I"), float: (6, "f")}
 PADDING = 32
@@ -26,13 +33,23 @@ def metadata_of(directory: Path) -> dict[str, Any]:
     letters = [chr(byte) if byte in shown else chr(256 + hidden.index(byte)) for byte in range(256)]
     tokens = [*["<eos>", *letters, "he"], *(f"<unused{i}>" for i in range(config["vocab_size"]))][: config["vocab_size"]]
     return {
-        "general.architecture": "llama", "llama.context_length": config["max_position_embeddings"], "llama.embedding_length": config["hidden_size"],
-        "llama.block_count": config["num_hidden_layers"], "llama.feed_forward_length": config["intermediate_size"],
-        "llama.attention.head_count": config["num_attention_heads"], "llama.attention.head_count_kv": config["num_key_value_heads"],
-        "llama.attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]), "llama.rope.freq_base": float(config["rope_theta"]),
-        "llama.rope.dimension_count": config["head_dim"], "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": [3, *[1] * (len(tokens) - 1)], "tokenizer.ggml.merges": ["h e"], "tokenizer.ggml.eos_token_id": 0,
-    }  # fmt: skip
+        "general.architecture": "llama",
+        "llama.context_length": config["max_position_embeddings"],
+        "llama.embedding_length": config["hidden_size"],
+        "llama.block_count": config["num_hidden_layers"],
+        "llama.feed_forward_length": config["intermediate_size"],
+        "llama.attention.head_count": config["num_attention_heads"],
+        "llama.attention.head_count_kv": config["num_key_value_heads"],
+        "llama.attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
+        "llama.rope.freq_base": float(config["rope_theta"]),
+        "llama.rope.dimension_count": config["head_dim"],
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [3, *[1] * (len(tokens) - 1)],
+        "tokenizer.ggml.merges": ["h e"],
+        "tokenizer.ggml.eos_token_id": 0,
+    }
 
 
 def tensors_of(directory: Path) -> dict[str, np.ndarray[Any, Any]]:

@@ -33,7 +33,8 @@ class _Skipping(asyncio.SelectorEventLoop):
 
 
 def run_skipping(main: Coroutine[Any, Any, T]) -> T:
-    """As asyncio.run, in a time that passes only where all tasks wait for it, and then at once. For tasks that wait for nothing outside the loop."""
+    """As asyncio.run, in a time that passes only where all tasks wait for it, and then at once. For tasks that wait for nothing outside the
+    loop."""
     with asyncio.Runner(loop_factory=_Skipping) as runner:
         return runner.run(main)
 

@@ -1,6 +1,7 @@
 """The real lm-evaluation-harness, in process and through HTTP: every number of three local tasks must be equal, bit for bit.
 
-python tests/lm_eval_parity.py [MODEL]: needs `pip install 'lm_eval[api]'` (some 740 MB) and the extra `server`; without a model it makes a tiny one.
+python tests/lm_eval_parity.py [MODEL]: needs `pip install 'lm_eval[api]'` (some 740 MB) and the extra `server`; without a model it makes a
+tiny one.
 """
 
 from __future__ import annotations

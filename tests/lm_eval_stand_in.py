@@ -44,9 +44,12 @@ class TemplateLM:
 def install() -> Callable[[], None]:
     """Registers it under the package's name; returns a function that takes it out."""
     names: dict[str, dict[str, Any]] = {
-        "lm_eval": {}, "lm_eval.models": {}, "lm_eval.api": {}, "lm_eval.api.model": {"TemplateLM": TemplateLM},
+        "lm_eval": {},
+        "lm_eval.models": {},
+        "lm_eval.api": {},
+        "lm_eval.api.model": {"TemplateLM": TemplateLM},
         "lm_eval.api.registry": {"register_model": lambda name: lambda kind: kind},
-    }  # fmt: skip
+    }
     for name, members in names.items():
         module = types.ModuleType(name)
         module.__dict__.update(members)

@@ -25,18 +25,32 @@ READERS = [
     missing("what is kept", "keeps != RowKeeps{}"),
 ]
 TILES = [
-    planted("the second tile of a word is the first", "csrc/model", "TileBitsOf", "allowed[word] > kTileMask ? 2u : 0u", "allowed[word] > kTileMask ? 1u : 0u"),
+    planted(
+        "the second tile of a word is the first",
+        "csrc/model",
+        "TileBitsOf",
+        "allowed[word] > kTileMask ? 2u : 0u",
+        "allowed[word] > kTileMask ? 1u : 0u",
+    ),
     planted("a tile is missing", "csrc/model", "TileBitsOf", "(allowed[word] & kTileMask) != 0", "(allowed[word] & kTileMask) > 1"),
     planted("the tile after", "csrc/model", "EntryList", "{tile, tile + 1}", "{tile + 1, tile + 2}"),
     planted("tiles between are skipped", "csrc/model", "EntryList", "if (tile != tile_ + 1) open_.clear();", ""),
     planted("rows share an entry by their first", "csrc/model", "EntryList", " && entries_[i].num_rows == num_rows", ""),
-    planted("only the first row of a run", "csrc/model", "TilesOfRows", "entries.Add(begin, row - begin, tile)", "entries.Add(begin, 1, tile)"),
+    planted(
+        "only the first row of a run", "csrc/model", "TilesOfRows", "entries.Add(begin, row - begin, tile)", "entries.Add(begin, 1, tile)"
+    ),
     planted("the layer's first row for all", "csrc/kernels/ops", "WithRows", "x.codes += num_blocks * kBlockSize;", ""),
     planted("low bytes of another row", "csrc/kernels/ops", "WithRows", "if (x.low != nullptr) x.low += num_blocks * kBlockSize;", ""),
     planted("coarse scales for fine rows", "csrc/kernels/ops", "WithRows", "(x.fine ? 2 : 1)", "1"),
     planted("float rows of another row", "csrc/kernels/ops", "WithRows", "args.x += row * args.x_stride;", "args.x += 0 * args.x_stride;"),
-    planted("an entry loses its last piece", "csrc/kernels/ops", "CutIntoTasks", "std::min(entry.tiles.end, begin + most)", "std::min(entry.tiles.end - 1, begin + most)"),
-]  # fmt: skip
+    planted(
+        "an entry loses its last piece",
+        "csrc/kernels/ops",
+        "CutIntoTasks",
+        "std::min(entry.tiles.end, begin + most)",
+        "std::min(entry.tiles.end - 1, begin + most)",
+    ),
+]
 ROWS = [
     planted("logits without scale and cap", "csrc/model", "KeepAllowed", "FinishLogits(context, kept.data(), …);", ""),
     planted("neighbours of allowed tokens stay", "csrc/model", "KeepAllowed", "std::fill_n(logits, …);", ""),

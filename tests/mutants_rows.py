@@ -43,27 +43,74 @@ EDITS = [
 COMBINED = [
     dropped("edits.combined"),
     planted("combined rows stay on the device", "NeedsHost", "edits.combined || ", ""),
-    Mutant("rows", "guidance the wrong way", "csrc/sampling", "Guide", "(conditional[i] - total) - u", "u - (conditional[i] - total)", GUIDANCE),
+    Mutant(
+        "rows", "guidance the wrong way", "csrc/sampling", "Guide", "(conditional[i] - total) - u", "u - (conditional[i] - total)", GUIDANCE
+    ),
     Mutant("rows", "guidance of raw logits", "csrc/sampling", "Guide", "(conditional[i] - total) - u", "conditional[i] - u", GUIDANCE),
-    planted("guidance is drawn from the prompt's row", "Base", "logits_.Row(places_[row])", "logits_.Row(static_cast<int64_t>(row))", GUIDANCE),
-    planted("log-probabilities of the combined row", "Values", "{logits_.Row(static_cast<int64_t>(row)), Base(row)}", "{Base(row), Base(row)}", GUIDANCE),
+    planted(
+        "guidance is drawn from the prompt's row", "Base", "logits_.Row(places_[row])", "logits_.Row(static_cast<int64_t>(row))", GUIDANCE
+    ),
+    planted(
+        "log-probabilities of the combined row",
+        "Values",
+        "{logits_.Row(static_cast<int64_t>(row)), Base(row)}",
+        "{Base(row), Base(row)}",
+        GUIDANCE,
+    ),
     planted("another sample's companion", "AddCompanions", "row.companion = next++;", "row.companion = next;", GUIDANCE),
-    planted("the output is not in the second sequence", "Append", "companion->tokens.push_back(token);", "companion->tokens.push_back(companion->tokens.back());", GUIDANCE),
-    planted("the second sequence does not follow the draft", "WalkOn", "if (sample.companion != nullptr) accept(sample.companion->scheduled);", "", GUIDANCE),
+    planted(
+        "the output is not in the second sequence",
+        "Append",
+        "companion->tokens.push_back(token);",
+        "companion->tokens.push_back(companion->tokens.back());",
+        GUIDANCE,
+    ),
+    planted(
+        "the second sequence does not follow the draft",
+        "WalkOn",
+        "if (sample.companion != nullptr) accept(sample.companion->scheduled);",
+        "",
+        GUIDANCE,
+    ),
     planted("draft rows in one sequence only", "AddCompanions", "builder->AddDraft(sample.walk.draft());", "", GUIDANCE),
     planted("judges see the raw row", "bases", "combined.empty() ? raw : combined", "raw", GUIDANCE),
     planted("a sample takes one seat", "NumSeats", "IsGuided(request) ? 2 : 1", "1", GUIDANCE),
-    planted("pages of one sequence", "CheckCompanion", "groups_.MaxPages(last_len, block_size) + groups_.MaxPages(companion_len, block_size)",
-            "groups_.MaxPages(last_len, block_size)", GUIDANCE),
-    planted("the second cache is never freed", "FreeCache", "if (companion != nullptr) cache.Free(&companion->scheduled.kv);", "", GUIDANCE),
-    Mutant("rows", "the last tokens of a pair part", "csrc/scheduler", "PieceOf", "0, companion_missing - 1)", "0, companion_missing)", GUIDANCE),
-    Mutant("rows", "the nearest layer", "csrc/sampling", "ContrastLayers", "if (!(distance > farthest)) continue;", "if (layer > 0 && !(distance < farthest)) continue;", DOLA),
+    planted(
+        "pages of one sequence",
+        "CheckCompanion",
+        "groups_.MaxPages(last_len, block_size) + groups_.MaxPages(companion_len, block_size)",
+        "groups_.MaxPages(last_len, block_size)",
+        GUIDANCE,
+    ),
+    planted(
+        "the second cache is never freed", "FreeCache", "if (companion != nullptr) cache.Free(&companion->scheduled.kv);", "", GUIDANCE
+    ),
+    Mutant(
+        "rows",
+        "the last tokens of a pair part",
+        "csrc/scheduler",
+        "PieceOf",
+        "0, companion_missing - 1)",
+        "0, companion_missing)",
+        GUIDANCE,
+    ),
+    Mutant(
+        "rows",
+        "the nearest layer",
+        "csrc/sampling",
+        "ContrastLayers",
+        "if (!(distance > farthest)) continue;",
+        "if (layer > 0 && !(distance < farthest)) continue;",
+        DOLA,
+    ),
     Mutant("rows", "the last of equal layers", "csrc/sampling", "ContrastLayers", "distance > farthest", "distance >= farthest", DOLA),
     Mutant("rows", "no plausibility constraint", "csrc/sampling", "ContrastLayers", "out[i] >= bound ?", "true ?", DOLA),
     planted("inner layers without the norm", "ContrastRow", "!params.dola_transformers, layers_.data()", "false, layers_.data()", DOLA),
     planted("inner layers of another row", "ContrastRow", "wanted * hidden_size", "0 * hidden_size", DOLA),
-    Mutant("rows", "both rules have one divergence", "csrc/kernels/ops", "LayerDivergence", "size, of_mean, &sums", "size, false, &sums", DOLA),
-]  # fmt: skip
+    Mutant(
+        "rows", "both rules have one divergence", "csrc/kernels/ops", "LayerDivergence", "size, of_mean, &sums", "size, false, &sums", DOLA
+    ),
+]
 CONTRASTIVE = "tests/test_contrastive.py"
 CONTRAST = [
     planted(
@@ -153,11 +200,41 @@ EXECUTORS = [
     planted("engine-wide processors get each row alone", "RunBatch", "&& rows[i].plan.edits.batch_processors", "&& false"),
     planted("the sampler is not asked", "DecideByLaw", "row.plan.decider == RowDecider::kSampler", "false"),
     planted("the rule is not asked", "DecideByLaw", "row.plan.decider == RowDecider::kRule", "false"),
-    planted("judges see a draft without processors", "JudgedDraft", "has_processors_(row.plan.edits.processors)", "has_processors_(false)", "tests/test_block.py"),
-    planted("log-probabilities of what was made of the logits", "Choose", "plan.NeedsHost() ?", "plan.NeedsHost() && !rows[i].plan.keeps.logprobs ?", MATRIX),
-    planted("criteria see what was made of the logits", "Choose", "plan.NeedsHost() ?", "plan.NeedsHost() && !rows[i].plan.readers.criteria ?", MATRIX),
-    planted("siblings draw from what was made of the logits", "Choose", "rows[i].plan.NeedsHost()", "(rows[i].plan.keeps != RowKeeps{} || rows[i].plan.edits.on_host())", MATRIX),
-    planted("observers see the law of an earlier row", "Choose", "plan.NeedsHost() ?", "plan.NeedsHost() && !rows[i].plan.keeps.draft_logprobs ?", MATRIX),
-]  # fmt: skip
+    planted(
+        "judges see a draft without processors",
+        "JudgedDraft",
+        "has_processors_(row.plan.edits.processors)",
+        "has_processors_(false)",
+        "tests/test_block.py",
+    ),
+    planted(
+        "log-probabilities of what was made of the logits",
+        "Choose",
+        "plan.NeedsHost() ?",
+        "plan.NeedsHost() && !rows[i].plan.keeps.logprobs ?",
+        MATRIX,
+    ),
+    planted(
+        "criteria see what was made of the logits",
+        "Choose",
+        "plan.NeedsHost() ?",
+        "plan.NeedsHost() && !rows[i].plan.readers.criteria ?",
+        MATRIX,
+    ),
+    planted(
+        "siblings draw from what was made of the logits",
+        "Choose",
+        "rows[i].plan.NeedsHost()",
+        "(rows[i].plan.keeps != RowKeeps{} || rows[i].plan.edits.on_host())",
+        MATRIX,
+    ),
+    planted(
+        "observers see the law of an earlier row",
+        "Choose",
+        "plan.NeedsHost() ?",
+        "plan.NeedsHost() && !rows[i].plan.keeps.draft_logprobs ?",
+        MATRIX,
+    ),
+]
 
 ROWS = [*EDITS, *COMBINED, *CONTRAST, *READERS, *DECIDERS, *PLACES, *EXECUTORS]

@@ -32,5 +32,7 @@ SMC = [
     planted("systematic points are not shifted", "systematic", "uniforms[0]", "0.5", "resampling.py"),
     planted("stratified points share a number", "stratified", "+ uniforms)", "+ uniforms[0])", "resampling.py"),
     planted("points at an end fall before it", "_choose", 'side="right"', 'side="left"', "resampling.py"),
-    planted("an interrupt loses what is finished", "run", "raise ParticlesInterrupted(population.output()) from None", "raise", "filter.py"),
-]  # fmt: skip
+    planted(
+        "an interrupt loses what is finished", "run", "raise ParticlesInterrupted(population.output()) from None", "raise", "filter.py"
+    ),
+]

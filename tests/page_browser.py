@@ -1,7 +1,8 @@
 """The page in a real browser: python tests/page_browser.py MODEL [PICTURE] (needs Chromium: apt-get install chromium).
 
-It starts `llmi serve` with the model, has 32 chats stream, opens the page in headless Chromium without a network, asks a question, and counts what the
-page shows: the rows of the batch, those with drafts, the boxes of the prefix tree, and the coloured tokens of the answer. With a second argument it keeps the picture.
+It starts `llmi serve` with the model, has 32 chats stream, opens the page in headless Chromium without a network, asks a question, and
+counts what the page shows: the rows of the batch, those with drafts, the boxes of the prefix tree, and the coloured tokens of the answer.
+With a second argument it keeps the picture.
 """
 
 from __future__ import annotations
@@ -46,8 +47,18 @@ class Browser:
 
     def __init__(self, program: str, url: str) -> None:
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={self._folder.name}", "--window-size=1360,1640",
-                 "--hide-scrollbars", "--remote-debugging-port=0", "--remote-allow-origins=*", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]  # fmt: skip
+        flags = [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            f"--user-data-dir={self._folder.name}",
+            "--window-size=1360,1640",
+            "--hide-scrollbars",
+            "--remote-debugging-port=0",
+            "--remote-allow-origins=*",
+            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+        ]
         self._process = subprocess.Popen([program, *flags, f"{url}/"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         place = Path(self._folder.name) / "DevToolsActivePort"
         while not place.is_file() or not place.read_text().strip():

@@ -2,9 +2,10 @@
 
     python tests/peer_samplers.py LIBLLAMA
 
-LIBLLAMA: path of llama-cpp-python 0.3.36's libllama.so; transformers 5.24 must be installed. Rows, histories and parameters are functions of their
-number, from integers of NumPy's frozen generator, so that the file holds results alone. llama.cpp gets the tokens that are not cut,
-as its own filters hand them on, and all of them where its sampler asks for -inf itself (top-n-sigma, adaptive-p). Its mirostat and adaptive-p draw by
+LIBLLAMA: path of llama-cpp-python 0.3.36's libllama.so; transformers 5.24 must be installed. Rows, histories and parameters are functions
+of their number, from integers of NumPy's frozen generator, so that the file holds results alone. llama.cpp gets the tokens that are not
+cut, as its own filters hand them on, and all of them where its sampler asks for -inf itself (top-n-sigma, adaptive-p). Its mirostat and
+adaptive-p draw by
 themselves: their tokens and their state after each are in the file.
 """
 
@@ -42,15 +43,27 @@ CASES: dict[str, list[dict[str, Any]]] = {
     ],
     "mirostat 1": [{"mirostat": 1, "mirostat_tau": tau, "mirostat_eta": eta} for tau, eta in ((5.0, 0.1), (2.0, 0.5), (1.0, 1.0))],
     "mirostat 2": [{"mirostat": 2, "mirostat_tau": tau, "mirostat_eta": eta} for tau, eta in ((5.0, 0.1), (2.0, 0.5), (1.0, 1.0))],
-    "adaptive_p": [{"adaptive_p": target, "adaptive_p_decay": decay} for target, decay in ((0.3, 0.9), (0.05, 0.5), (0.9, 0.0), (0.0, 0.99))],
+    "adaptive_p": [
+        {"adaptive_p": target, "adaptive_p_decay": decay} for target, decay in ((0.3, 0.9), (0.05, 0.5), (0.9, 0.0), (0.0, 0.99))
+    ],
     "no_repeat_ngram_size": [{"no_repeat_ngram_size": size} for size in (1, 2, 3, 4)],
     "dry": [
-        {"dry_multiplier": multiplier, "dry_base": base, "dry_allowed_length": allowed, "dry_penalty_last_n": last_n, "dry_breakers": breakers}
+        {
+            "dry_multiplier": multiplier,
+            "dry_base": base,
+            "dry_allowed_length": allowed,
+            "dry_penalty_last_n": last_n,
+            "dry_breakers": breakers,
+        }
         for multiplier, base, allowed, last_n, breakers in (
-            (0.8, 1.75, 2, -1, [[7, 7, 7]]), (1.5, 1.0, 1, 20, [[3]]), (0.5, 3.0, 1, -1, [[1, 2], [4]]), (0.25, 1.2, 3, 40, [[0], [0, 1, 1]]), (2.0, 1.5, 2, 7, [[2], [5]]),
+            (0.8, 1.75, 2, -1, [[7, 7, 7]]),
+            (1.5, 1.0, 1, 20, [[3]]),
+            (0.5, 3.0, 1, -1, [[1, 2], [4]]),
+            (0.25, 1.2, 3, 40, [[0], [0, 1, 1]]),
+            (2.0, 1.5, 2, 7, [[2], [5]]),
         )
     ],
-}  # fmt: skip
+}
 #: Samplers that keep some tokens; those that change logits; those with a state, which is walked for RUN rows.
 KEEP = ("typical_p", "epsilon_cutoff", "eta_cutoff", "top_h", "top_n_sigma", "xtc", "mirostat 1", "mirostat 2", "no_repeat_ngram_size")
 CHANGE = ("dynatemp", "adaptive_p", "dry")
@@ -103,9 +116,11 @@ def transformers_kept() -> Iterator[tuple[str, int, Array]]:
     from transformers.generation import logits_process as process
 
     warpers = {
-        "typical_p": process.TypicalLogitsWarper, "epsilon_cutoff": process.EpsilonLogitsWarper, "eta_cutoff": process.EtaLogitsWarper,
+        "typical_p": process.TypicalLogitsWarper,
+        "epsilon_cutoff": process.EpsilonLogitsWarper,
+        "eta_cutoff": process.EtaLogitsWarper,
         "top_h": process.TopHLogitsWarper,
-    }  # fmt: skip
+    }
     for name, warper in warpers.items():
         for number in range(COUNT):
             made = warper(case(name, number)[name])(torch.zeros((1, 1), dtype=torch.long), torch.from_numpy(row(number)[None]))

@@ -25,10 +25,31 @@ ERRORS = [value for value in (getattr(llmi, name) for name in llmi.__all__) if i
 def made_error(kind: type[BaseException]) -> BaseException:
     """One with all its fields given."""
     given: dict[str, Any] = {
-        "message": "what happened", "parameter": "top_k", "feature_a": "a", "feature_b": "b", "num_tokens": 9, "max_model_len": 4, "path": Path("m.gguf"),
-        "field": "tensor", "needed_bytes": 2, "available_bytes": 1, "advice": "less", "hook": "h", "request_id": "7", "extra": "plot", "package": "p", "num_waiting": 3, "max_queue": 2, "retry_after_s": 0.5, "deadline_s": 1.5, "elapsed_s": 2.0,
-        "errors": {1: llmi.HookError("one", "h", "1"), 3: llmi.LlmiError("three")}, "outputs": llmi.Outputs(), "results": [1, None], "finished": {0},
-    }  # fmt: skip
+        "message": "what happened",
+        "parameter": "top_k",
+        "feature_a": "a",
+        "feature_b": "b",
+        "num_tokens": 9,
+        "max_model_len": 4,
+        "path": Path("m.gguf"),
+        "field": "tensor",
+        "needed_bytes": 2,
+        "available_bytes": 1,
+        "advice": "less",
+        "hook": "h",
+        "request_id": "7",
+        "extra": "plot",
+        "package": "p",
+        "num_waiting": 3,
+        "max_queue": 2,
+        "retry_after_s": 0.5,
+        "deadline_s": 1.5,
+        "elapsed_s": 2.0,
+        "errors": {1: llmi.HookError("one", "h", "1"), 3: llmi.LlmiError("three")},
+        "outputs": llmi.Outputs(),
+        "results": [1, None],
+        "finished": {0},
+    }
     if kind.__init__ is Exception.__init__ or kind.__init__ is RuntimeError.__init__:
         return kind("what happened")
     names = [name for name in inspect.signature(kind.__init__).parameters if name in given]
@@ -67,9 +88,20 @@ def _outputs() -> list[Any]:
         "max_tokens": (llmi.SamplingParams().max_tokens, "default"),
     }
     request = llmi.RequestOutput(
-        "7", "p", [1, 2], [None, {2: logprob}], [completion], True, metrics, 1, 2**64 - 1, "cpu-i8-kv:f16", params, llmi.HookError("mine", "h", "7"),
+        "7",
+        "p",
+        [1, 2],
+        [None, {2: logprob}],
+        [completion],
+        True,
+        metrics,
+        1,
+        2**64 - 1,
+        "cpu-i8-kv:f16",
+        params,
+        llmi.HookError("mine", "h", "7"),
         {"model_path": "m.gguf", "dtype": "auto", "params": {"temperature": 0.5}},
-    )  # fmt: skip
+    )
     return [logprob, metrics, speculation, completion, completion.trace, request, llmi.Outputs([request])]
 
 
@@ -118,16 +150,40 @@ def objects() -> dict[str, Any]:
     scores = np.array([-0.5, -1.0], np.float32)
     columns = {name: np.array([1, 0]) for name in ("token_id", "kept", "chosen")}
     plain = [
-        *_outputs(), *_reports(), _memory(), _model_info(), llmi.LogLikelihood(-1.5, True, scores), llmi.Perplexity(1.5, 2, 2.0, 0.5, scores),
-        llmi.StreamChunk(0, 1, "ab", [5, 7], None), llmi.Receipt({"format": 2, "seed": 3}),
-        llmi.SamplingParams(stop=["a"], logit_bias={3: -math.inf}, seed=2**64 - 1, temperature=0.5), llmi.Generate([[1]], llmi.SamplingParams(), max_tokens=3),
-        llmi.TraceDifference(1, 5, None, 0.5, math.nan), llmi.MaskCost(np.array([2, 3]), np.array([0.5, 0.0]), np.array([0.75, 0.0])), llmi.TokenExplanation(3, columns, ["a", "b"]), llmi.Typical(0.125), llmi.PromptLookup(3, 2),
-        llmi.SelfDraft(exit_layer=1), llmi.Eagle("heads", 3), llmi.Medusa("heads", choices=[(0,), (1,)]), llmi.TokenTree([1, 2], [-1, -1]), llmi.Draft([1], None, [np.ones(4)]),
-        llmi.SpeculativeConfig([llmi.PromptLookup(), llmi.PromptLookup(2)], "auto", "block"), llmi.Capture(hidden_states=(0, -1), attention=(1,)),
-        *_beams(), llmi.RequestInfo("1", 0, 0.5, 1, 2, 3, 4), llmi.Drafter(), llmi.Verification(), llmi.Constraint(),
-        llmi.ToolCall("call_1", "add", {"a": 1}, '{"a": 1}'), llmi.CorpusDrafter([[1, 2, 1, 3]]), llmi.TokenRecycling(), llmi.Lookahead(4, 2),
-        testing.random_drafter(0.5), _tokenizer(),
-    ]  # fmt: skip
+        *_outputs(),
+        *_reports(),
+        _memory(),
+        _model_info(),
+        llmi.LogLikelihood(-1.5, True, scores),
+        llmi.Perplexity(1.5, 2, 2.0, 0.5, scores),
+        llmi.StreamChunk(0, 1, "ab", [5, 7], None),
+        llmi.Receipt({"format": 2, "seed": 3}),
+        llmi.SamplingParams(stop=["a"], logit_bias={3: -math.inf}, seed=2**64 - 1, temperature=0.5),
+        llmi.Generate([[1]], llmi.SamplingParams(), max_tokens=3),
+        llmi.TraceDifference(1, 5, None, 0.5, math.nan),
+        llmi.MaskCost(np.array([2, 3]), np.array([0.5, 0.0]), np.array([0.75, 0.0])),
+        llmi.TokenExplanation(3, columns, ["a", "b"]),
+        llmi.Typical(0.125),
+        llmi.PromptLookup(3, 2),
+        llmi.SelfDraft(exit_layer=1),
+        llmi.Eagle("heads", 3),
+        llmi.Medusa("heads", choices=[(0,), (1,)]),
+        llmi.TokenTree([1, 2], [-1, -1]),
+        llmi.Draft([1], None, [np.ones(4)]),
+        llmi.SpeculativeConfig([llmi.PromptLookup(), llmi.PromptLookup(2)], "auto", "block"),
+        llmi.Capture(hidden_states=(0, -1), attention=(1,)),
+        *_beams(),
+        llmi.RequestInfo("1", 0, 0.5, 1, 2, 3, 4),
+        llmi.Drafter(),
+        llmi.Verification(),
+        llmi.Constraint(),
+        llmi.ToolCall("call_1", "add", {"a": 1}, '{"a": 1}'),
+        llmi.CorpusDrafter([[1, 2, 1, 3]]),
+        llmi.TokenRecycling(),
+        llmi.Lookahead(4, 2),
+        testing.random_drafter(0.5),
+        _tokenizer(),
+    ]
     return {type(value).__name__: value for value in [*plain, *map(made_error, ERRORS)]}
 
 

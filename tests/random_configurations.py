@@ -1,5 +1,5 @@
-"""Random sets of parameters: each request alone, beside others under pressure, in chunks, drafted, in steps, streamed and from asyncio gives
-the same bits.
+"""Random sets of parameters: each request alone, beside others under pressure, in chunks, drafted, in steps, streamed and from asyncio
+gives the same bits.
 
 `nice python tests/random_configurations.py --count 5000` runs many, one chunk in twenty of them on SmolLM2, the others on tiny models, and
 counts, for each field, the configurations in which it changes a token; tests/test_random_configurations.py runs a few.
@@ -44,27 +44,48 @@ VALUES: dict[str, list[Any]] = {
 }  # fmt: skip
 #: Languages that end and such that need not, wide and narrow, with free text before a trigger.
 STRUCTURED: list[dict[str, Any]] = [
-    {"json": {"type": "object", "properties": {"n": {"type": "string", "maxLength": 6}, "k": {"enum": ["ab", "ac", 7]}}, "required": ["n"], "additionalProperties": False}},
-    {"json": {"type": "array", "items": {"type": ["integer", "boolean", "string"]}}, "whitespace": "any"},
-    {"regex": "[a-f]{3}(-[0-9]+)*!"}, {"regex": r"[\s\S]*"}, {"choice": ["yes", "no", "yesterday", "non"]},
-    {"grammar": 'start: "x" item+\nitem: /[0-9a-z]/ | "(" item ")"'},
-    {"structural_tag": {"type": "structural_tag", "triggers": ["a"], "structures": [{"begin": "ab", "schema": {"type": "integer"}, "end": ";"}]}},
-]  # fmt: skip
-COMPANIONS: dict[str, dict[str, list[Any]]] = {
-    "xtc_probability": {"xtc_threshold": [0.001, 0.003, 0.006]}, "dynatemp_range": {"dynatemp_exponent": [0.5, 2.0]},
-    "adaptive_p": {"adaptive_p_decay": [0.0, 0.5, 0.99]}, "mirostat": {"mirostat_tau": [1.0, 5.0], "mirostat_eta": [0.1, 1.0]},
-    "dry_multiplier": {
-        "dry_base": [1.0, 4.0], "dry_allowed_length": [1, 4], "dry_penalty_last_n": [5, 20], "dry_sequence_breakers": [["a", "r"], ["b", "cd", "s"]],
+    {
+        "json": {
+            "type": "object",
+            "properties": {"n": {"type": "string", "maxLength": 6}, "k": {"enum": ["ab", "ac", 7]}},
+            "required": ["n"],
+            "additionalProperties": False,
+        }
     },
-    "guidance_scale": {"negative_prompt": [[5, 6, 7], [98, 99] * 9, list(range(30, 70))]}, "dola_layers": {"dola_rule": ["transformers"]},
-}  # fmt: skip
+    {"json": {"type": "array", "items": {"type": ["integer", "boolean", "string"]}}, "whitespace": "any"},
+    {"regex": "[a-f]{3}(-[0-9]+)*!"},
+    {"regex": r"[\s\S]*"},
+    {"choice": ["yes", "no", "yesterday", "non"]},
+    {"grammar": 'start: "x" item+\nitem: /[0-9a-z]/ | "(" item ")"'},
+    {
+        "structural_tag": {
+            "type": "structural_tag",
+            "triggers": ["a"],
+            "structures": [{"begin": "ab", "schema": {"type": "integer"}, "end": ";"}],
+        }
+    },
+]
+COMPANIONS: dict[str, dict[str, list[Any]]] = {
+    "xtc_probability": {"xtc_threshold": [0.001, 0.003, 0.006]},
+    "dynatemp_range": {"dynatemp_exponent": [0.5, 2.0]},
+    "adaptive_p": {"adaptive_p_decay": [0.0, 0.5, 0.99]},
+    "mirostat": {"mirostat_tau": [1.0, 5.0], "mirostat_eta": [0.1, 1.0]},
+    "dry_multiplier": {
+        "dry_base": [1.0, 4.0],
+        "dry_allowed_length": [1, 4],
+        "dry_penalty_last_n": [5, 20],
+        "dry_sequence_breakers": [["a", "r"], ["b", "cd", "s"]],
+    },
+    "guidance_scale": {"negative_prompt": [[5, 6, 7], [98, 99] * 9, list(range(30, 70))]},
+    "dola_layers": {"dola_rule": ["transformers"]},
+}
 #: Fields of BeamSearchParams alone, by kind of beams; one kind is taken. Forced words end in an error where masks forbid them:
 #: tests/test_beams.py has them.
 BEAMS: dict[str, dict[str, list[Any]]] = {
     "plain": {"length_penalty": [-1.0, 0.0, 2.0], "early_stopping": [True, "never"], "length_includes_prompt": [True]},
     "sampled": {"do_sample": [True], "early_stopping": [True]},
     "groups": {"num_beam_groups": [2], "diversity_penalty": [0.3, 2.0]},
-}  # fmt: skip
+}
 #: A field that is not there yet: SamplingParams and BeamSearchParams say so, and it is left out.
 BEAM_PARAMS: type | None = getattr(llmi, "BeamSearchParams", None)
 BEAM_FIELDS = {field.name for field in dataclasses.fields(BEAM_PARAMS)} if BEAM_PARAMS is not None else set()
@@ -76,11 +97,16 @@ ABSENT = [
 COUNTED = tuple(
     name
     for name in (
-        *(name for name in VALUES if name not in ("temperature", "n", "logprobs", "prompt_logprobs")), "mirostat", "sampler_order", "structured_outputs",
-        *itertools.chain(*COMPANIONS.values()), "beam_width", *dict.fromkeys(itertools.chain(*BEAMS.values())),
+        *(name for name in VALUES if name not in ("temperature", "n", "logprobs", "prompt_logprobs")),
+        "mirostat",
+        "sampler_order",
+        "structured_outputs",
+        *itertools.chain(*COMPANIONS.values()),
+        "beam_width",
+        *dict.fromkeys(itertools.chain(*BEAMS.values())),
     )
     if name not in ABSENT
-)  # fmt: skip
+)
 #: Token ids of six letters (of others in SmolLM2), for texts that repeat themselves.
 LETTERS = [98, 99, 100, 101, 102, 103]
 _MASKS = {"allowed_token_ids", "bad_words", "logit_bias", "logits_processors", "min_tokens", "no_repeat_ngram_size", "stop_token_ids"}

@@ -9,8 +9,14 @@ from llmi.families import ModelSpec
 from llmi.families.reader import Reading
 
 SIZES: dict[str, Any] = {
-    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 264, "head_dim": 16,
-}  # fmt: skip
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 264,
+    "head_dim": 16,
+}
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -32,9 +38,14 @@ def read_metadata(
 ) -> ModelSpec:
     """Of a small GGUF file with this metadata and these tensors besides the embedding."""
     sizes = {
-        "embedding_length": 64, "feed_forward_length": 96, "block_count": 4, "attention.head_count": 4, "attention.head_count_kv": 2, "context_length": 512,
+        "embedding_length": 64,
+        "feed_forward_length": 96,
+        "block_count": 4,
+        "attention.head_count": 4,
+        "attention.head_count_kv": 2,
+        "context_length": 512,
         "attention.layer_norm_rms_epsilon": 1e-6,
-    }  # fmt: skip
+    }
     values = {f"{architecture}.{key}": value for key, value in sizes.items()} | {"general.architecture": architecture} | (more or {})
     values = {key: value for key, value in values.items() if value is not None}
     shapes = {"token_embd.weight": (264, 64)} | dict(tensors or {})

@@ -1,11 +1,13 @@
-"""What AutoTokenizer of transformers 4.57.6 gave for the files of test_tokenizer_settings.py, whose rules llmi follows; version 5 reads several of them otherwise.
+"""What AutoTokenizer of transformers 4.57.6 gave for the files of test_tokenizer_settings.py, whose rules llmi follows; version 5 reads
+several of them otherwise.
 
 To write the file anew, in an environment with transformers 4.57.6 and tokenizers 0.22:
 
     LLMI_RECORD_TOKENIZERS=1 python -m pytest -n 0 tests/test_tokenizer_settings.py
 
-tokenizers 0.23 no longer finds a token of tokenizer.json that is added again with other flags: where 4.57.6 on top of it answers otherwise, that stands in `since_0_23`
-(written by the same command where tokenizers 0.23 is installed under the version number 0.22.2, which 4.57.6 asks for).
+tokenizers 0.23 no longer finds a token of tokenizer.json that is added again with other flags: where 4.57.6 on top of it answers otherwise,
+that stands in `since_0_23` (written by the same command where tokenizers 0.23 is installed under the version number 0.22.2, which 4.57.6
+asks for).
 """
 
 from __future__ import annotations

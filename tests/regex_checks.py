@@ -65,9 +65,13 @@ def _first(items: Any, flags: int) -> set[str]:
 
 def _class_text(items: Any) -> str:
     categories = {
-        sre.CATEGORY_DIGIT: r"\d", sre.CATEGORY_NOT_DIGIT: r"\D", sre.CATEGORY_SPACE: r"\s", sre.CATEGORY_NOT_SPACE: r"\S", sre.CATEGORY_WORD: r"\w",
+        sre.CATEGORY_DIGIT: r"\d",
+        sre.CATEGORY_NOT_DIGIT: r"\D",
+        sre.CATEGORY_SPACE: r"\s",
+        sre.CATEGORY_NOT_SPACE: r"\S",
+        sre.CATEGORY_WORD: r"\w",
         sre.CATEGORY_NOT_WORD: r"\W",
-    }  # fmt: skip
+    }
     parts = []
     for op, value in items:
         if op is sre.NEGATE:

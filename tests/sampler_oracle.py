@@ -295,7 +295,8 @@ class State:
 def law(
     row: Array, tokens: Sequence[int], prompt_len: int, values: Mapping[str, Any], state: State, sample_index: int = 0
 ) -> tuple[Array, Array]:
-    """(the law, the row before adaptive_p) by core parameters: n-gram bans, then all steps in their order; masks and biases are left out."""
+    """(the law, the row before adaptive_p) by core parameters: n-gram bans, then all steps in their order; masks and biases are left
+    out."""
     x, before = row.copy(), row
     x[list(repeated_ngrams(tokens, values["no_repeat_ngram_size"]))] = -np.inf
     wanted = asked_for({**values, "top_h": values["top_h"] or None})

@@ -112,12 +112,28 @@ PARTS: dict[str, Spec] = {
     "logit scale and cap": {"logit_scale": 0.5, "logit_cap": 2.0, "tied": False, "biases": ("head",)},
     "heads of 20": {"head_dim": 20, "ropes": [{"rotary_dim": 20}]},
     "heads of 20 with the rest": {
-        "head_dim": 20, "ropes": [{"rotary_dim": 10}], "head_norm": LAYER, "own_weights": True, "attention_gate": "element", "output_norm": LAYER,
-        "biases": ("query", "key", "value", "attention_gate"), "rows": "by head",
+        "head_dim": 20,
+        "ropes": [{"rotary_dim": 10}],
+        "head_norm": LAYER,
+        "own_weights": True,
+        "attention_gate": "element",
+        "output_norm": LAYER,
+        "biases": ("query", "key", "value", "attention_gate"),
+        "rows": "by head",
     },
-    "heads of 20, gate of heads": {"head_dim": 20, "ropes": [{"rotary_dim": 20}], "attention_gate": "head", "head_norm": RMS, "sinks": True},
-    **{f"{kind} {name}": {"activation": name, "gated": kind == "gated"} for name in ("gelu_tanh", "gelu", "relu", "relu2", "xielu") for kind in ("gated", "plain")},
-}  # fmt: skip
+    "heads of 20, gate of heads": {
+        "head_dim": 20,
+        "ropes": [{"rotary_dim": 20}],
+        "attention_gate": "head",
+        "head_norm": RMS,
+        "sinks": True,
+    },
+    **{
+        f"{kind} {name}": {"activation": name, "gated": kind == "gated"}
+        for name in ("gelu_tanh", "gelu", "relu", "relu2", "xielu")
+        for kind in ("gated", "plain")
+    },
+}
 
 
 def mixture(seed: int) -> Spec:
@@ -137,9 +153,21 @@ def mixture(seed: int) -> Spec:
 
 
 DEFAULTS: Spec = {
-    "eps": 1e-5, "residual_scale": 1.0, "soft_cap": 0.0, "clip": 0.0, "window": 0, "rope": -1, "gated": True, "activation": "silu", "kind": "rms", "span": "head",
-    "own_weights": False, "after_rope": False, "first_row": 0, "position_offset": 0,
-}  # fmt: skip
+    "eps": 1e-5,
+    "residual_scale": 1.0,
+    "soft_cap": 0.0,
+    "clip": 0.0,
+    "window": 0,
+    "rope": -1,
+    "gated": True,
+    "activation": "silu",
+    "kind": "rms",
+    "span": "head",
+    "own_weights": False,
+    "after_rope": False,
+    "first_row": 0,
+    "position_offset": 0,
+}
 
 
 def without_defaults(spec: Any) -> Any:
@@ -292,8 +320,16 @@ class TinyModel:
             embedding |= {"positions": self._random("positions.weight", (rows, HIDDEN), 1.0), "position_offset": has["positions"]}
         head: Spec = {} if has["tied"] else self._linear("head", VOCAB, HIDDEN)
         return {
-            "family": "tiny", "hidden_size": HIDDEN, "num_heads": HEADS, "num_kv_heads": KV_HEADS, "head_dim": has["head_dim"],
-            "vocab_size": VOCAB, "max_position": LONGEST, "embedding": embedding, "layers": [self._layer(index) for index in range(LAYERS)],
+            "family": "tiny",
+            "hidden_size": HIDDEN,
+            "num_heads": HEADS,
+            "num_kv_heads": KV_HEADS,
+            "head_dim": has["head_dim"],
+            "vocab_size": VOCAB,
+            "max_position": LONGEST,
+            "embedding": embedding,
+            "layers": [self._layer(index) for index in range(LAYERS)],
             "final_norm": self._norm("final_norm", HIDDEN, has["final_norm"]),
-            "head": head | {"scale": has["logit_scale"], "soft_cap": has["logit_cap"]}, "ropes": has["ropes"],
-        }  # fmt: skip
+            "head": head | {"scale": has["logit_scale"], "soft_cap": has["logit_cap"]},
+            "ropes": has["ropes"],
+        }

@@ -13,10 +13,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-TOOLS = [{"type": "function", "function": {
-    "name": "get_weather", "description": "The weather of a \"city\" <now>.", "parameters": {
-        "type": "object", "properties": {"city": {"type": "string", "description": "Its name"}, "days": {"type": "integer", "enum": [1, 3]}},
-        "required": ["city"]}}}]  # fmt: skip
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": 'The weather of a "city" <now>.',
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string", "description": "Its name"}, "days": {"type": "integer", "enum": [1, 3]}},
+                "required": ["city"],
+            },
+        },
+    }
+]
 CALL = {"id": "call12345", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Zürich", "days": 3}}}
 USER, ANSWER = (
     {"role": "user", "content": 'What\'s the weather?\n  Indented, and "quoted".'},
@@ -32,10 +42,18 @@ CONVERSATIONS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
     "turns": ([SYSTEM, USER, ANSWER, {"role": "user", "content": "And tomorrow?"}], {"add_generation_prompt": True}),
     "continued": ([USER, {"role": "assistant", "content": "It is"}], {"continue_final_message": True}),
     "tools": ([SYSTEM, USER], {"add_generation_prompt": True, "tools": TOOLS}),
-    "tool calls": ([USER, {"role": "assistant", "content": "", "tool_calls": [CALL]}, {"role": "tool", "name": "get_weather", "content": "20 °C, sunny", "tool_call_id": "call12345"}, {"role": "user", "content": "Thanks"}], {"add_generation_prompt": True, "tools": TOOLS}),
+    "tool calls": (
+        [
+            USER,
+            {"role": "assistant", "content": "", "tool_calls": [CALL]},
+            {"role": "tool", "name": "get_weather", "content": "20 °C, sunny", "tool_call_id": "call12345"},
+            {"role": "user", "content": "Thanks"},
+        ],
+        {"add_generation_prompt": True, "tools": TOOLS},
+    ),
     "thinking": ([USER, THOUGHT, {"role": "user", "content": "Sure?"}], {"add_generation_prompt": True, "enable_thinking": False}),
     "documents": ([USER], {"add_generation_prompt": True, "documents": [{"title": "Sun", "text": "It shines.", "doc_id": 1}]}),
-}  # fmt: skip
+}
 #: Beyond the eight: what llmi does on purpose unlike transformers, or what a template can lose.
 FURTHER: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
     "parts": ([{"role": "user", "content": [{"type": "text", "text": "Hello"}]}], {"add_generation_prompt": True}),

@@ -162,8 +162,11 @@ def test_ids(path: Path, wide: LLM, narrow: LLM) -> None:
     for llm, bits in ((narrow, 8), (wide, 16)):
         assert where_it_runs(llm.model_info.numerics_id)["activation_bits"] == bits
     assert where_it_runs("llmi3-cpu-w:bf16+q8-a:i16+bf16dot-kv:i8-attn:f32-tp1") == {
-        "device": "cpu", "activation_bits": 16, "linear_dtype": "bf16", "deterministic": True,
-    }  # fmt: skip
+        "device": "cpu",
+        "activation_bits": 16,
+        "linear_dtype": "bf16",
+        "deterministic": True,
+    }
     assert where_it_runs("llmi3-cpu-w:bf16-a:f32-kv:i8-attn:f32-tp1")["activation_bits"] == 8, "an int8 cache is no activation"
 
 

@@ -54,12 +54,20 @@ def test_ends_of_all_kinds(tiny_path: Callable[..., Path], architecture: str, se
     prompts = make_prompts(257, 24, 300)
     params = [
         PLAIN.replace(
-            seed=i, temperature=0.0 if i % 5 == 0 else 0.9, max_tokens=1 + 7 * i % 60, n=3 if i % 8 == 2 else 1, min_tokens=i % 4,
-            stop=["e", "ab"] if i % 4 == 1 else [], stop_token_ids=list(range(40 * (i % 6), 40 * (i % 6) + 9)), logit_bias={7 + i: 1.5},
-            repetition_penalty=1.3 if i % 3 == 1 else 1.0, frequency_penalty=0.4 if i % 6 == 1 else 0.0, presence_penalty=-0.3 if i % 9 == 1 else 0.0,
+            seed=i,
+            temperature=0.0 if i % 5 == 0 else 0.9,
+            max_tokens=1 + 7 * i % 60,
+            n=3 if i % 8 == 2 else 1,
+            min_tokens=i % 4,
+            stop=["e", "ab"] if i % 4 == 1 else [],
+            stop_token_ids=list(range(40 * (i % 6), 40 * (i % 6) + 9)),
+            logit_bias={7 + i: 1.5},
+            repetition_penalty=1.3 if i % 3 == 1 else 1.0,
+            frequency_penalty=0.4 if i % 6 == 1 else 0.0,
+            presence_penalty=-0.3 if i % 9 == 1 else 0.0,
         )
         for i in range(24)
-    ]  # fmt: skip
+    ]
     engine: dict[str, Any] = {"max_num_batched_tokens": 300, "max_num_seqs": seats, "kv_cache_memory_bytes": 1 << 24}
     with LLM(model, **engine) as cpu, LLM(model, device="cuda", **engine) as llm:
         expected = cpu.generate(prompts, params)

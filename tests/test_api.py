@@ -81,11 +81,33 @@ def test_every_public_name_exists() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("n", 0), ("n", 1000), ("n", 1.5), ("temperature", -0.1), ("temperature", math.nan), ("temperature", "hot"), ("top_p", 0), ("top_p", 1.5), ("top_k", -2),
-     ("top_k", 2.5), ("min_p", -0.1), ("seed", -2), ("seed", 2**64), ("max_tokens", 0), ("max_tokens", True), ("min_tokens", -1), ("min_tokens", 500),
-     ("repetition_penalty", 0), ("presence_penalty", math.inf), ("logprobs", -2), ("stop", [""]), ("stop", ["x"] * 100), ("allowed_token_ids", []),
-     ("output_kind", "all")],
-)  # fmt: skip
+    [
+        ("n", 0),
+        ("n", 1000),
+        ("n", 1.5),
+        ("temperature", -0.1),
+        ("temperature", math.nan),
+        ("temperature", "hot"),
+        ("top_p", 0),
+        ("top_p", 1.5),
+        ("top_k", -2),
+        ("top_k", 2.5),
+        ("min_p", -0.1),
+        ("seed", -2),
+        ("seed", 2**64),
+        ("max_tokens", 0),
+        ("max_tokens", True),
+        ("min_tokens", -1),
+        ("min_tokens", 500),
+        ("repetition_penalty", 0),
+        ("presence_penalty", math.inf),
+        ("logprobs", -2),
+        ("stop", [""]),
+        ("stop", ["x"] * 100),
+        ("allowed_token_ids", []),
+        ("output_kind", "all"),
+    ],
+)
 def test_values_out_of_range(tiny: LLM, field: str, value: Any) -> None:
     with pytest.raises(InvalidParamsError) as error:
         tiny.generate([1], **{field: value})
@@ -361,8 +383,12 @@ def test_perplexity_of_a_text_and_of_its_ids(tmp_path: Path) -> None:
     directory = llmi.testing.tiny_model(path=tmp_path, vocab_size=300, bos_token_id=1)
     data = json.loads((directory / "tokenizer.json").read_text())
     first = next(text for text, number in data["model"]["vocab"].items() if number == 1)
-    step = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": first, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
-            "pair": [{"Sequence": {"id": "A", "type_id": 0}}], "special_tokens": {first: {"id": first, "ids": [1], "tokens": [first]}}}  # fmt: skip
+    step = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": first, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}],
+        "special_tokens": {first: {"id": first, "ids": [1], "tokens": [first]}},
+    }
     (directory / "tokenizer.json").write_text(json.dumps(data | {"post_processor": step}))
     with LLM(directory, kv_cache_memory_bytes=1 << 22) as llm:
         ids = llm.tokenizer.encode("a few words")

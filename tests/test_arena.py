@@ -132,7 +132,8 @@ class Captures(llmi.Drafter):
 
 
 def test_the_arena_takes_every_drafter(tiny: LLM, tiny_path: Callable[..., Path]) -> None:
-    """Those that read the target's rows are run with it, and refused by name without it. At a fixed length all count what the engine counts."""
+    """Those that read the target's rows are run with it, and refused by name without it. At a fixed length all count what the engine
+    counts."""
     plain = tiny.generate(PROMPTS, PARAMS)
     with LLM(tiny_path("llama", seed=5), kv_cache_memory_bytes=1 << 22, max_model_len=256) as draft:
         drafters = drafters_of_the_package(draft)
@@ -150,7 +151,10 @@ def test_the_arena_takes_every_drafter(tiny: LLM, tiny_path: Callable[..., Path]
                 drafter_arena(plain, {name: drafters[name]})
         forecast = speculation_forecast(tiny, PROMPTS, drafters, PARAMS)
         assert [row.name for row in forecast] == list(drafters) and all(row.speed_up > 0 for row in forecast)
-    with LLM(tiny_path("llama", seed=6), kv_cache_memory_bytes=1 << 22) as another, pytest.raises(llmi.UnsupportedCombinationError, match="other tokens on this LLM"):  # fmt: skip
+    with (
+        LLM(tiny_path("llama", seed=6), kv_cache_memory_bytes=1 << 22) as another,
+        pytest.raises(llmi.UnsupportedCombinationError, match="other tokens on this LLM"),
+    ):
         drafter_arena(plain, {"recycling": llmi.TokenRecycling()}, llm=another)
 
 

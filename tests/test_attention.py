@@ -205,7 +205,8 @@ def test_rows_are_independent(table: str, window: int, kv_dtype: str) -> None:
 @pytest.mark.parametrize("rows", [40, 90])
 @pytest.mark.parametrize(("table", "kv_dtype"), TABLES_AND_TYPES)
 def test_what_is_not_finite_stays_with_those_that_see_it(table: str, kv_dtype: str, rows: int) -> None:
-    """Rows that share loads see different positions: infinity, NaN or what is huge before a row's window, or behind the row, moves none of its bits."""
+    """Rows that share loads see different positions: infinity, NaN or what is huge before a row's window, or behind the row, moves none of
+    its bits."""
     q, k, v = qkv(rows, rows, 6, 2, 32)
     v[31, 7], v[32, 50] = 3e38, -3e38
     k[11, 40], k[12, 3], v[25, 5], v[26, 33], v[27] = np.nan, np.inf, np.inf, np.nan, np.nan

@@ -81,7 +81,10 @@ def with_rows(batch: bytes, stream_rows: list[int], steered: tuple[int, int, int
     """The batch with stream rows of one layer, and rows that one vector of three values steers."""
     parts = [("<i", [1]), ("<i", stream_rows), ("<q", list(steered)), ("<f", [0.5, 0.25, 2.0])]
     counts = [1, len(stream_rows), 1, 3]
-    packed = [struct.pack("<Q", n) + b"".join(struct.pack(layout, value) for value in values) for n, (layout, values) in zip(counts, parts, strict=True)]  # fmt: skip
+    packed = [
+        struct.pack("<Q", n) + b"".join(struct.pack(layout, value) for value in values)
+        for n, (layout, values) in zip(counts, parts, strict=True)
+    ]
     return batch[: -4 * 8] + b"".join(packed)
 
 

@@ -44,11 +44,23 @@ def chat(index: int, **fields: Any) -> dict[str, Any]:
 
 #: One of each endpoint, with fields that change the answer's form.
 REQUESTS = [
-    chat(0), chat(1, logprobs=True, top_logprobs=2, n=2), chat(2, receipt=True, ignore_eos=True),
-    {"custom_id": "text", "method": "POST", "url": "/v1/completions", "body": {"prompt": ["a", "bé"], "max_tokens": 5, "seed": 3, "logprobs": 1}},
+    chat(0),
+    chat(1, logprobs=True, top_logprobs=2, n=2),
+    chat(2, receipt=True, ignore_eos=True),
+    {
+        "custom_id": "text",
+        "method": "POST",
+        "url": "/v1/completions",
+        "body": {"prompt": ["a", "bé"], "max_tokens": 5, "seed": 3, "logprobs": 1},
+    },
     {"custom_id": "responses", "method": "POST", "url": "/v1/responses", "body": {"input": "hi", "max_output_tokens": 5, "seed": 1}},
-    {"custom_id": "messages", "method": "POST", "url": "/v1/messages", "body": {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "seed": 1}},
-]  # fmt: skip
+    {
+        "custom_id": "messages",
+        "method": "POST",
+        "url": "/v1/messages",
+        "body": {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "seed": 1},
+    },
+]
 
 
 def write(path: Path, lines: list[Any]) -> Path:
@@ -162,13 +174,20 @@ def test_a_line_is_one_line_for_every_reader(model: Path, tmp_path: Path) -> Non
 
 
 BAD: list[tuple[Any, str, str]] = [
-    ("{", "no JSON", ""), ("[1]", "object", ""), ('{"custom_id": "a", "custom_id": "b"}', "twice", "custom_id"),
-    ({**chat(50), "more": 1}, "no 'more'", "more"), ({"custom_id": "x", "method": "POST", "url": "/v1/completions"}, "body is missing", "body"),
-    ({**chat(51), "custom_id": 5}, "custom_id must be", "custom_id"), ({**chat(52), "custom_id": ""}, "custom_id must be", "custom_id"),
-    ({**chat(53), "method": "GET"}, "'POST'", "method"), ({**chat(54), "url": "/v1/embeddings"}, "url must be", "url"),
-    ({**chat(55), "body": []}, "body must be", "body"), (chat(56, stream=True), "cannot be streamed", "stream"), ({**chat(0)}, "that of line 1", "custom_id"),
+    ("{", "no JSON", ""),
+    ("[1]", "object", ""),
+    ('{"custom_id": "a", "custom_id": "b"}', "twice", "custom_id"),
+    ({**chat(50), "more": 1}, "no 'more'", "more"),
+    ({"custom_id": "x", "method": "POST", "url": "/v1/completions"}, "body is missing", "body"),
+    ({**chat(51), "custom_id": 5}, "custom_id must be", "custom_id"),
+    ({**chat(52), "custom_id": ""}, "custom_id must be", "custom_id"),
+    ({**chat(53), "method": "GET"}, "'POST'", "method"),
+    ({**chat(54), "url": "/v1/embeddings"}, "url must be", "url"),
+    ({**chat(55), "body": []}, "body must be", "body"),
+    (chat(56, stream=True), "cannot be streamed", "stream"),
+    ({**chat(0)}, "that of line 1", "custom_id"),
     (chat(57, model="other"), "no model", "model"),
-]  # fmt: skip
+]
 
 
 def test_errors_of_lines(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,10 +236,12 @@ def test_an_output_of_another_run(model: Path, tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["nowhere.jsonl", "out.jsonl"], "there is no file"), (["in.jsonl", "no/folder/out.jsonl"], "there is no folder"),
-        (["in.jsonl", "in.jsonl"], "it is the input"), (["in.jsonl", "out.jsonl", "--concurrency", "0"], "--concurrency must lie"),
+        (["nowhere.jsonl", "out.jsonl"], "there is no file"),
+        (["in.jsonl", "no/folder/out.jsonl"], "there is no folder"),
+        (["in.jsonl", "in.jsonl"], "it is the input"),
+        (["in.jsonl", "out.jsonl", "--concurrency", "0"], "--concurrency must lie"),
     ],
-)  # fmt: skip
+)
 def test_arguments(
     flags: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

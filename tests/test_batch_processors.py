@@ -172,9 +172,15 @@ def test_the_last_token_is_seen_as_in_transformers(tiny: LLM, tiny_path: Callabl
     def theirs(**arguments: Any) -> tuple[list[int], list[int], list[list[int]], int]:
         streamer, watches = Recorder(), [Watch(), Watch()]
         ids = model.generate(
-            torch.tensor([prompt]), attention_mask=torch.ones(1, 3, dtype=torch.int64), do_sample=False, max_new_tokens=6, pad_token_id=0, streamer=streamer,
-            stopping_criteria=watches, **arguments,
-        )  # fmt: skip
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, 3, dtype=torch.int64),
+            do_sample=False,
+            max_new_tokens=6,
+            pad_token_id=0,
+            streamer=streamer,
+            stopping_criteria=watches,
+            **arguments,
+        )
         return ids[0, 3:].tolist(), streamer.tokens, [watch.seen for watch in watches], streamer.num_ends
 
     def ours(criteria: int = 0, **arguments: Any) -> tuple[list[int], list[int], list[list[int]], int]:

@@ -169,19 +169,38 @@ def test_drafters(path: Path, llm: LLM, alone: Outputs) -> None:
 @pytest.mark.parametrize(
     ("name", "fields"),
     [
-        ("n", {"n": 5}), ("n", {"n": 0}), ("n", {"n": 2.0}), ("num_beam_groups", {"num_beam_groups": 3, "diversity_penalty": 1.0}),
-        ("num_beam_groups", {"num_beam_groups": 2}), ("diversity_penalty", {"diversity_penalty": 0.5}), ("diversity_penalty", {"diversity_penalty": -1.0}),
-        ("do_sample", {"do_sample": True, "num_beam_groups": 2, "diversity_penalty": 1.0}), ("do_sample", {"do_sample": True, "temperature": 0}),
-        ("do_sample", {"do_sample": 1}), ("length_penalty", {"length_penalty": math.nan}), ("length_penalty", {"length_penalty": 51}),
-        ("early_stopping", {"early_stopping": "always"}), ("early_stopping", {"early_stopping": 1}), ("force_words", {"force_words": ["a"], "do_sample": True}),
-        ("force_words", {"force_words": ["a"], "num_beam_groups": 2, "diversity_penalty": 1.0}), ("force_words", {"force_words": [[]]}),
-        ("force_words", {"force_words": "a"}), ("force_words", {"force_words": [[3]], "beam_width": 1}), ("beam_width", {"beam_width": 0}),
-        ("beam_width", {"beam_width": None}), ("beam_width", {"beam_width": 500}), ("length_includes_prompt", {"length_includes_prompt": 0}),
-        ("temperature", {"temperature": -1}), ("max_tokens", {"max_tokens": 0}), ("sampler", {"sampler": lambda context, law: 1}),
-        ("speculative_config", {}), ("force_words", {"force_words": [[5]], "mirostat": 2}), ("force_words", {"force_words": [[5]], "adaptive_p": 0.5}),
+        ("n", {"n": 5}),
+        ("n", {"n": 0}),
+        ("n", {"n": 2.0}),
+        ("num_beam_groups", {"num_beam_groups": 3, "diversity_penalty": 1.0}),
+        ("num_beam_groups", {"num_beam_groups": 2}),
+        ("diversity_penalty", {"diversity_penalty": 0.5}),
+        ("diversity_penalty", {"diversity_penalty": -1.0}),
+        ("do_sample", {"do_sample": True, "num_beam_groups": 2, "diversity_penalty": 1.0}),
+        ("do_sample", {"do_sample": True, "temperature": 0}),
+        ("do_sample", {"do_sample": 1}),
+        ("length_penalty", {"length_penalty": math.nan}),
+        ("length_penalty", {"length_penalty": 51}),
+        ("early_stopping", {"early_stopping": "always"}),
+        ("early_stopping", {"early_stopping": 1}),
+        ("force_words", {"force_words": ["a"], "do_sample": True}),
+        ("force_words", {"force_words": ["a"], "num_beam_groups": 2, "diversity_penalty": 1.0}),
+        ("force_words", {"force_words": [[]]}),
+        ("force_words", {"force_words": "a"}),
+        ("force_words", {"force_words": [[3]], "beam_width": 1}),
+        ("beam_width", {"beam_width": 0}),
+        ("beam_width", {"beam_width": None}),
+        ("beam_width", {"beam_width": 500}),
+        ("length_includes_prompt", {"length_includes_prompt": 0}),
+        ("temperature", {"temperature": -1}),
+        ("max_tokens", {"max_tokens": 0}),
+        ("sampler", {"sampler": lambda context, law: 1}),
+        ("speculative_config", {}),
+        ("force_words", {"force_words": [[5]], "mirostat": 2}),
+        ("force_words", {"force_words": [[5]], "adaptive_p": 0.5}),
     ],
     ids=lambda value: value if isinstance(value, str) else re.sub(" at 0x[0-9a-f]+", "", str(value))[:50],
-)  # fmt: skip
+)
 def test_bad_input_is_refused_by_name(llm: LLM, name: str, fields: dict[str, Any]) -> None:
     options = {"speculative_config": PromptLookup()} if name == "speculative_config" else {}
     before = llm.get_metrics()["num_steps"]
@@ -193,11 +212,16 @@ def test_bad_input_is_refused_by_name(llm: LLM, name: str, fields: dict[str, Any
 @pytest.mark.parametrize(
     ("word", "fields", "why"),
     [
-        ([[5]], {"logit_bias": {5: -math.inf}}, "logit_bias"), ([[3, 5]], {"allowed_token_ids": [3, 9]}, "allowed_token_ids"),
-        ([[5, 6, 7]], {"bad_words": [[6, 7]]}, "bad_words"), ([[99]], {}, "outside"), ([[[5, 6], [8, 9, 9]]], {"bad_words": [[6], [9]]}, "bad_words"),
-        ([[0, 5]], {}, "ends the text"), ([[5, 0]], {}, "ends the text"), ([[1, 2, 3], [4, 5]], {}, "max_tokens"),
+        ([[5]], {"logit_bias": {5: -math.inf}}, "logit_bias"),
+        ([[3, 5]], {"allowed_token_ids": [3, 9]}, "allowed_token_ids"),
+        ([[5, 6, 7]], {"bad_words": [[6, 7]]}, "bad_words"),
+        ([[99]], {}, "outside"),
+        ([[[5, 6], [8, 9, 9]]], {"bad_words": [[6], [9]]}, "bad_words"),
+        ([[0, 5]], {}, "ends the text"),
+        ([[5, 0]], {}, "ends the text"),
+        ([[1, 2, 3], [4, 5]], {}, "max_tokens"),
     ],
-)  # fmt: skip
+)
 def test_words_that_can_never_appear(llm: LLM, word: list[Any], fields: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidParamsError, match=rf"force_words.*{why}"):
         llm.generate([PROMPT], BeamSearchParams(beam_width=4, max_tokens=4, force_words=word, **fields))

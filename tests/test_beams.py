@@ -1,4 +1,5 @@
-"""Beam search against its definition in NumPy (tests/beam_oracle.py), bit for bit, and what surrounds it: refusals, streams, receipts, records."""
+"""Beam search against its definition in NumPy (tests/beam_oracle.py), bit for bit, and what surrounds it: refusals, streams, receipts,
+records."""
 
 from __future__ import annotations
 
@@ -87,7 +88,7 @@ def check(output: Any, found: beam_oracle.Found, n: int | None = None) -> None:
 
 SETTINGS: list[dict[str, Any]] = [
     {"early_stopping": stopping, "length_penalty": penalty} for stopping in (False, True, "never") for penalty in (-1.0, 0.0, 1.0, 2.0, 0.7)
-]  # fmt: skip
+]
 
 
 # --- the definition
@@ -128,8 +129,11 @@ def test_one_beam_is_greedy(llm: LLM, stopping: bool) -> None:
         greedy = llm.generate([prompt], temperature=0, max_tokens=20, eos_token_id=ENDS, logprobs=3)[0].outputs[0]
         beam = llm.generate([prompt], beams(1, max_tokens=20, early_stopping=stopping, logprobs=3))[0].outputs[0]
         assert (beam.token_ids, beam.text, beam.finish_reason, beam.stop_reason) == (
-            greedy.token_ids, greedy.text, greedy.finish_reason, greedy.stop_reason,
-        )  # fmt: skip
+            greedy.token_ids,
+            greedy.text,
+            greedy.finish_reason,
+            greedy.stop_reason,
+        )
         assert [{t: e.logprob for t, e in entries.items()} for entries in beam.logprobs or []] == [
             {t: e.logprob for t, e in entries.items()} for entries in greedy.logprobs or []
         ]

@@ -147,9 +147,14 @@ def test_crowds_change_no_bits(path: Path, alone: list[Any]) -> None:
         (18, 64, "static", True),
     ]:
         with LLM(
-            path, kv_cache_memory_bytes=pages * page, max_model_len=128, max_num_batched_tokens=budget, max_num_seqs=12,
-            scheduling_policy=policy, enable_prefix_caching=prefixes,
-        ) as llm:  # fmt: skip
+            path,
+            kv_cache_memory_bytes=pages * page,
+            max_model_len=128,
+            max_num_batched_tokens=budget,
+            max_num_seqs=12,
+            scheduling_policy=policy,
+            enable_prefix_caching=prefixes,
+        ) as llm:
             expect_short_answers(llm)
             assert [bits(output) for output in llm.generate(*crowd())] == alone, (pages, budget, policy)
             preempted += int(llm.get_metrics()["num_preemptions"])
@@ -170,9 +175,13 @@ def test_idle_beams_give_their_pages(path: Path) -> None:
     preempted = 0
     for pages, budget, prefixes in [(18, 8, False), (18, 9, True), (20, 8, True), (21, 9, False), (24, 8, True)]:
         with LLM(
-            path, kv_cache_memory_bytes=pages * page, max_model_len=128, max_num_batched_tokens=budget, max_num_seqs=16,
+            path,
+            kv_cache_memory_bytes=pages * page,
+            max_model_len=128,
+            max_num_batched_tokens=budget,
+            max_num_seqs=16,
             enable_prefix_caching=prefixes,
-        ) as llm:  # fmt: skip
+        ) as llm:
             expect_short_answers(llm)
             assert [bits(output) for output in llm.generate(prompts, params)] == expected, (pages, budget)
             preempted += int(llm.get_metrics()["num_preemptions"])

@@ -1,4 +1,5 @@
-"""Beams on a device: their candidates are found where the logits are, with the host's bits; what a device does not know comes to the host."""
+"""Beams on a device: their candidates are found where the logits are, with the host's bits; what a device does not know comes to the
+host."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ CASES: list[tuple[dict[str, Any], tuple[str, str]]] = [
     ({"logits_processors": [stateful]}, ("host", "logits_processors")),
     ({"stopping_criteria": [lambda context: int(context.token_ids[-1]) % 5 == 1]}, ("host", "stopping_criteria")),
     ({"logprobs": 1}, ("host", "logprobs")),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("fields", "place"), CASES, ids=lambda value: ", ".join(value) if isinstance(value, dict) else "")
@@ -91,10 +92,16 @@ def test_searches_and_samples_share_a_step(engines: tuple[LLM, LLM]) -> None:
     rng = np.random.default_rng(5)
     prompts = [rng.integers(1, 48, size=int(rng.integers(1, 30))).tolist() for _ in range(9)]
     params: list[Any] = [
-        beams(3, max_tokens=8), SamplingParams(max_tokens=8, seed=3, n=2), beams(3, max_tokens=8, logprobs=1), beams(7, max_tokens=6),
-        beams(2, do_sample=True, seed=1, max_tokens=8), SamplingParams(temperature=0, max_tokens=9), beams(3, max_tokens=5, stop_token_ids=[9]),
-        beams(4, num_beam_groups=2, diversity_penalty=0.5, max_tokens=8), beams(1, max_tokens=8),
-    ]  # fmt: skip
+        beams(3, max_tokens=8),
+        SamplingParams(max_tokens=8, seed=3, n=2),
+        beams(3, max_tokens=8, logprobs=1),
+        beams(7, max_tokens=6),
+        beams(2, do_sample=True, seed=1, max_tokens=8),
+        SamplingParams(temperature=0, max_tokens=9),
+        beams(3, max_tokens=5, stop_token_ids=[9]),
+        beams(4, num_beam_groups=2, diversity_penalty=0.5, max_tokens=8),
+        beams(1, max_tokens=8),
+    ]
     _, found = both(engines, prompts, params)
     assert found > 60
 

@@ -15,9 +15,17 @@ ROOT = Path(__file__).parent.parent
 
 def config(**fields: Any) -> Any:
     return {
-        "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "head_dim": 64, "padded_head_dim": 64, "hidden_size": 256, "windows": [0, 0],
-        "mlp_sizes": [512, 512], "mlp_gated": [True, True], **fields,
-    }  # fmt: skip
+        "num_layers": 2,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "head_dim": 64,
+        "padded_head_dim": 64,
+        "hidden_size": 256,
+        "windows": [0, 0],
+        "mlp_sizes": [512, 512],
+        "mlp_gated": [True, True],
+        **fields,
+    }
 
 
 @pytest.mark.parametrize("windows", [[0, 0], [5, 0]])

@@ -1,4 +1,5 @@
-"""What a client's text costs before the engine sees it: in steps of Python, while the text grows, and by the form of regular expressions."""
+"""What a client's text costs before the engine sees it: in steps of Python, while the text grows, and by the form of regular
+expressions."""
 
 from __future__ import annotations
 
@@ -63,45 +64,71 @@ def nested(depth: int, schema: Any, width: int = 4) -> Any:
 
 #: By name: an input of a size (about so many parts), and what reads it.
 GROWING: dict[str, Callable[[int], Callable[[], object]]] = {
-    "schema: properties": lambda n: schema({"properties": {f"p{i}": {"type": "integer"} for i in range(n)}, "required": [f"p{i}" for i in range(n)]}),
+    "schema: properties": lambda n: schema(
+        {"properties": {f"p{i}": {"type": "integer"} for i in range(n)}, "required": [f"p{i}" for i in range(n)]}
+    ),
     "schema: an enum in a list": lambda n: schema({"items": {"enum": [[[[i]]] for i in range(n)]}}),
     "schema: bounds and fractions": lambda n: schema({"items": [{"exclusiveMinimum": i, "maximum": i + 0.5} for i in range(n)]}),
     "schema: constants": lambda n: schema({"oneOf": [{"const": i} for i in range(n)]}),
     "schema: objects that one property tells apart": lambda n: schema(
         {"oneOf": [{"type": "object", "properties": {"kind": {"const": i}}, "required": ["kind"]} for i in range(n)]}
     ),
-    "schema: ranges that are apart": lambda n: schema({"oneOf": [{"type": "number", "minimum": 2 * i, "maximum": 2 * i + 1} for i in range(n)]}),
+    "schema: ranges that are apart": lambda n: schema(
+        {"oneOf": [{"type": "number", "minimum": 2 * i, "maximum": 2 * i + 1} for i in range(n)]}
+    ),
     "schema: not of references": lambda n: schema({"not": {"$ref": "#/$defs/a0"}, "$defs": levels(3, n // 2, {"type": "string"})}),
     "schema: one condition at many places": lambda n: schema(
-        {"allOf": [{"if": {"$ref": "#/$defs/a"}, "then": {"minimum": i}} for i in range(n)], "$defs": {"a": {"enum": [f"x{i}" for i in range(n)]}}}
+        {
+            "allOf": [{"if": {"$ref": "#/$defs/a"}, "then": {"minimum": i}} for i in range(n)],
+            "$defs": {"a": {"enum": [f"x{i}" for i in range(n)]}},
+        }
     ),
     "schema: oneOf of trees of references": lambda n: schema(
-        {"oneOf": [{"$ref": "#/$defs/a0"}, {"$ref": "#/$defs/b0"}], "$defs": levels(6, n // 8, {"type": "string"}) | levels(6, n // 8, {"type": "integer"}, "b")}
+        {
+            "oneOf": [{"$ref": "#/$defs/a0"}, {"$ref": "#/$defs/b0"}],
+            "$defs": levels(6, n // 8, {"type": "string"}) | levels(6, n // 8, {"type": "integer"}, "b"),
+        }
     ),
     "schema: oneOf in oneOf": lambda n: schema(nested(n // 16, {"type": "integer"})),
     "schema: texts that are not": lambda n: schema({"not": {"enum": ["a" * (n // 2) + chr(256 + i) for i in range(16)]}}),
-    "schema: a long name, and much under it": lambda n: schema({"properties": {"k" * 64 * n: {"properties": {f"a{i}": {"uniqueItems": True} for i in range(n)}}}}),
+    "schema: a long name, and much under it": lambda n: schema(
+        {"properties": {"k" * 64 * n: {"properties": {f"a{i}": {"uniqueItems": True} for i in range(n)}}}}
+    ),
     "schema: a deep list": lambda n: schema({"default": json.loads("[" * 100 + "1," * n + "1" + "]" * 100)}),
     "gbnf: a chain of rules": lambda n: grammar("root ::= r0\n" + "".join(f"r{i} ::= r{i + 1}\n" for i in range(n)) + f"r{n} ::= [a-z]+"),
-    "gbnf: classes of many ranges": lambda n: grammar("root ::= " + " ".join("[" + "".join(chr(0x4E00 + 2 * j) for j in range(n)) + "]+" for _ in range(8))),
+    "gbnf: classes of many ranges": lambda n: grammar(
+        "root ::= " + " ".join("[" + "".join(chr(0x4E00 + 2 * j) for j in range(n)) + "]+" for _ in range(8))
+    ),
     "gbnf: all follow all": lambda n: grammar(f"root ::= ({'|'.join(['[a-z]*'] * (n // 2))})*"),
     "gbnf: repetitions that are written out": lambda n: grammar("root ::= " + "[a]{16} " * n),
     "tools: types in types": lambda n: tools("pythonic", {"type": "object", "properties": {"a": _typed(n // 16)}}),
-    "tools: names that are required": lambda n: tools("pythonic", {"type": "object", "properties": {f"p{i}": {} for i in range(n)}, "required": [f"p{i}" for i in range(n)]}),
-    "tools: many, each with references": lambda n: tools("hermes", *[{"type": "object", "not": {"$ref": "#/$defs/a0"}, "$defs": levels(2, 16, {"minimum": i})} for i in range(n)]),
+    "tools: names that are required": lambda n: tools(
+        "pythonic", {"type": "object", "properties": {f"p{i}": {} for i in range(n)}, "required": [f"p{i}" for i in range(n)]}
+    ),
+    "tools: many, each with references": lambda n: tools(
+        "hermes", *[{"type": "object", "not": {"$ref": "#/$defs/a0"}, "$defs": levels(2, 16, {"minimum": i})} for i in range(n)]
+    ),
     "tag: triggers and structures": lambda n: _tag(n),
-    "body: a key twice": lambda n: functools.partial(decode, json.dumps({f"a{i}": i for i in range(n)})[:-1].encode() + f', "a{n - 1}": 1}}'.encode()),
+    "body: a key twice": lambda n: functools.partial(
+        decode, json.dumps({f"a{i}": i for i in range(n)})[:-1].encode() + f', "a{n - 1}": 1}}'.encode()
+    ),
     "chat: results of tools": lambda n: lambda: in_words([{"role": "tool", "content": "x" * 100} for _ in range(n)], ""),
     "chat: calls in the history": lambda n: lambda: plain_messages([_call(n), _call(n)], []),
-    "chat: a long name, and much under it": lambda n: lambda: checked_messages([{"role": "user", "content": "", "k" * 64 * n: [*range(n)]}]),
+    "chat: a long name, and much under it": lambda n: lambda: checked_messages(
+        [{"role": "user", "content": "", "k" * 64 * n: [*range(n)]}]
+    ),
     "tokens: names with one beginning": lambda n: lambda: special_pattern(f"<unused{i}>" for i in range(n)),
-}  # fmt: skip
+}
 MOST = 15_000  # 256 objects that are told apart and closed take 12,000
 #: Those that end in a refusal, at some size, because their parts multiply.
 REFUSED = {
-    "schema: not of references", "schema: one condition at many places", "schema: ranges that are apart", "schema: a long name, and much under it", "tools: types in types",
+    "schema: not of references",
+    "schema: one condition at many places",
+    "schema: ranges that are apart",
+    "schema: a long name, and much under it",
+    "tools: types in types",
     "tools: many, each with references",
-}  # fmt: skip
+}
 
 
 def _typed(depth: int) -> Any:

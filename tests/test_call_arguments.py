@@ -336,12 +336,22 @@ def test_a_sequence_of_a_sequence_has_its_seed(llm: LLM) -> None:
 @pytest.mark.parametrize(
     ("hook", "says"),
     [
-        ({"sampler": lambda c, law: 1.9}, "1.9"), ({"sampler": lambda c, law: None}, "None"), ({"sampler": lambda c, law: True}, "True"), ({"sampler": lambda c, law: 301}, "301"),
-        ({"sampler": lambda c, law: -1}, "-1"), ({"sampler": lambda c, law: 10**30}, "integer"), ({"logits_processors": lambda c, x: x[:-1]}, r"\[300\]"), ({"logits_processors": lambda c, x: x > 0}, "array"),
-        ({"logits_processors": lambda c, x: 0.5}, "shape"), ({"logits_processors": lambda c, x: x[None]}, "shape"),
-        ({"logits_processors": lambda c, x: "no"}, "array"), ({"stopping_criteria": lambda c: 1}, "True, False or a string"), ({"stopping_criteria": lambda c: [True]}, "True, False"), ({"stopping_criteria": lambda c: np.array([True, False])}, "True, False"),
+        ({"sampler": lambda c, law: 1.9}, "1.9"),
+        ({"sampler": lambda c, law: None}, "None"),
+        ({"sampler": lambda c, law: True}, "True"),
+        ({"sampler": lambda c, law: 301}, "301"),
+        ({"sampler": lambda c, law: -1}, "-1"),
+        ({"sampler": lambda c, law: 10**30}, "integer"),
+        ({"logits_processors": lambda c, x: x[:-1]}, r"\[300\]"),
+        ({"logits_processors": lambda c, x: x > 0}, "array"),
+        ({"logits_processors": lambda c, x: 0.5}, "shape"),
+        ({"logits_processors": lambda c, x: x[None]}, "shape"),
+        ({"logits_processors": lambda c, x: "no"}, "array"),
+        ({"stopping_criteria": lambda c: 1}, "True, False or a string"),
+        ({"stopping_criteria": lambda c: [True]}, "True, False"),
+        ({"stopping_criteria": lambda c: np.array([True, False])}, "True, False"),
     ],
-)  # fmt: skip
+)
 def test_hooks_that_return_something_else(llm: LLM, hook: dict[str, Any], says: str) -> None:
     with pytest.raises(HookError, match=says):
         llm.generate([5, 6], max_tokens=2, **hook)
@@ -358,10 +368,19 @@ def test_logits_that_are_no_numbers(llm: LLM, hook: Any) -> None:
 @pytest.mark.parametrize(
     ("allowed", "final", "says"),
     [
-        ([1.5], True, "1.5"), ([True, False], True, "True"), ("12", True, "12"), (np.array([1.0]), True, "1.0"), ([-1], True, "-1"), ([301], True, "outside"), (np.ones(SIZE, np.int8), True, "a mask is of bools"),
-        (np.ones(SIZE + 1, np.bool_), True, "mask of shape"), ([5], "no", "is_final"), ([5], None, "is_final"), ([5], 1, "is_final"),
+        ([1.5], True, "1.5"),
+        ([True, False], True, "True"),
+        ("12", True, "12"),
+        (np.array([1.0]), True, "1.0"),
+        ([-1], True, "-1"),
+        ([301], True, "outside"),
+        (np.ones(SIZE, np.int8), True, "a mask is of bools"),
+        (np.ones(SIZE + 1, np.bool_), True, "mask of shape"),
+        ([5], "no", "is_final"),
+        ([5], None, "is_final"),
+        ([5], 1, "is_final"),
     ],
-)  # fmt: skip
+)
 def test_constraints_that_say_something_else(llm: LLM, allowed: Any, final: Any, says: str) -> None:
     class Odd(llmi.Constraint[int]):
         def initial_state(self) -> int:
@@ -442,11 +461,28 @@ def test_prompts_of_many_kinds(llm: LLM) -> None:
 @pytest.mark.parametrize(
     ("prompt", "says"),
     [
-        ({"prompt": "abc", "prompt_token_ids": [5]}, "contradict"), ({"prompt": "a", "text": "b"}, "text"), ({"input_ids": [5]}, "prompt_token_ids"), ({"prompt": "a", "cache_salt": 5}, "cache_salt"),
-        ({"prompt": "a", "multi_modal_data": {"image": 1}}, "multi_modal_data"), ({"prompt_embeds": [[0.5]]}, "prompt_embeds"), ({}, "prompt"), ({"prompt": None}, "prompt"), ("a\ud83d", "surrogate"), (b"ab", "prompt"),
-        (None, "prompt"), (5, "prompt"), ([[5]], "prompt"), ([5, 2**31], "2147483648"), ([5, -1], "-1"), ([5.0], "5.0"), ([True], "True"), ([], "empty"), ("", "empty"), ({"prompt_token_ids": {5, "a"}}, "prompt"),
+        ({"prompt": "abc", "prompt_token_ids": [5]}, "contradict"),
+        ({"prompt": "a", "text": "b"}, "text"),
+        ({"input_ids": [5]}, "prompt_token_ids"),
+        ({"prompt": "a", "cache_salt": 5}, "cache_salt"),
+        ({"prompt": "a", "multi_modal_data": {"image": 1}}, "multi_modal_data"),
+        ({"prompt_embeds": [[0.5]]}, "prompt_embeds"),
+        ({}, "prompt"),
+        ({"prompt": None}, "prompt"),
+        ("a\ud83d", "surrogate"),
+        (b"ab", "prompt"),
+        (None, "prompt"),
+        (5, "prompt"),
+        ([[5]], "prompt"),
+        ([5, 2**31], "2147483648"),
+        ([5, -1], "-1"),
+        ([5.0], "5.0"),
+        ([True], "True"),
+        ([], "empty"),
+        ("", "empty"),
+        ({"prompt_token_ids": {5, "a"}}, "prompt"),
     ],
-)  # fmt: skip
+)
 def test_prompts_that_are_none(llm: LLM, prompt: Any, says: str) -> None:
     outputs = llm.generate([[5], prompt, "a"], GREEDY, on_error="return")
     assert [output.error is None for output in outputs] == [True, False, True]

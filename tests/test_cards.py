@@ -1,4 +1,5 @@
-"""Each family's card, run by the reference of ModelSpec in float64, beside transformers' own float64; mistakes that this comparison must catch."""
+"""Each family's card, run by the reference of ModelSpec in float64, beside transformers' own float64; mistakes that this comparison must
+catch."""
 
 from __future__ import annotations
 

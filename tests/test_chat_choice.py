@@ -239,8 +239,15 @@ def test_what_is_dropped_is_named_once(llm: LLM) -> None:
 
 
 def ask(content: str = "x") -> str:
-    request: dict[str, Any] = {"template": "{{ messages[0].content }}", "messages": [{"role": "user", "content": content}], "kwargs": {}, "asked": [],
-               "clock": "2026-01-01", "continue_final_message": False, "variables": {}}  # fmt: skip
+    request: dict[str, Any] = {
+        "template": "{{ messages[0].content }}",
+        "messages": [{"role": "user", "content": content}],
+        "kwargs": {},
+        "asked": [],
+        "clock": "2026-01-01",
+        "continue_final_message": False,
+        "variables": {},
+    }
     return str(renderer.ask(request)["text"])
 
 
@@ -289,9 +296,11 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs(name: str, tmp_path: Path) -> None:
     """Each ends with status 0 and leaves no process behind."""
-    head = ("from llmi import ChatTemplateError; from llmi.chat import rules\nfrom pathlib import Path\nfrom llmi.chat.process import renderer\n"
-            "def ask(text='x', template=False):\n"
-            "    return rules.render(text if template else '{{ messages[0].content }}', [{'role': 'user', 'content': text}], {}, None, Path('m')).text\n")  # fmt: skip
+    head = (
+        "from llmi import ChatTemplateError; from llmi.chat import rules\nfrom pathlib import Path\nfrom llmi.chat.process import renderer\n"
+        "def ask(text='x', template=False):\n"
+        "    return rules.render(text if template else '{{ messages[0].content }}', [{'role': 'user', 'content': text}], {}, None, Path('m')).text\n"
+    )
     tail = "\nif renderer._process: Path('pid').write_text(str(renderer._process.pid))\n"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", head + PROGRAMS[name] + tail],

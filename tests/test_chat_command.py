@@ -176,9 +176,13 @@ def test_a_thread_of_its_own_imports_numpy(model: Path, tmp_path: Path) -> None:
         "sys.meta_path.insert(0, Finder())\n"
     )
     run = subprocess.run(
-        [sys.executable, "-m", "llmi", "chat", "-m", str(model), "--max-tokens", "4"], input="hi\nho\n", capture_output=True, text=True, check=True,
+        [sys.executable, "-m", "llmi", "chat", "-m", str(model), "--max-tokens", "4"],
+        input="hi\nho\n",
+        capture_output=True,
+        text=True,
+        check=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])},
-    )  # fmt: skip
+    )
     assert run.stderr.count("numpy by") == run.stderr.count("numpy by llmi-numpy") == 1
 
 
@@ -331,12 +335,25 @@ def chat_file(**changes: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": "x"}, {"format": None}, {"messages": None}, {"messages": {}}, {"messages": [1]}, {"messages": [{"role": "user"}]},
-        {"messages": [{"role": "user", "content": 1}]}, {"messages": [{"role": "user", "content": "q"}]}, {"messages": [{"role": "assistant", "content": "a"}]},
-        {"messages": [{"role": "user", "content": "q", "name": "n"}]}, {"messages": [{"role": "tool", "content": "q"}]}, {"parameters": []},
-        {"parameters": {"temperature": "hot"}}, {"parameters": {"heat": 1}}, {"parameters": {"n": 2}}, {"parameters": {"top_p": 2}}, {"extra": 1},
+        {"format": "x"},
+        {"format": None},
+        {"messages": None},
+        {"messages": {}},
+        {"messages": [1]},
+        {"messages": [{"role": "user"}]},
+        {"messages": [{"role": "user", "content": 1}]},
+        {"messages": [{"role": "user", "content": "q"}]},
+        {"messages": [{"role": "assistant", "content": "a"}]},
+        {"messages": [{"role": "user", "content": "q", "name": "n"}]},
+        {"messages": [{"role": "tool", "content": "q"}]},
+        {"parameters": []},
+        {"parameters": {"temperature": "hot"}},
+        {"parameters": {"heat": 1}},
+        {"parameters": {"n": 2}},
+        {"parameters": {"top_p": 2}},
+        {"extra": 1},
     ],
-)  # fmt: skip
+)
 def test_what_is_no_saved_chat(change: dict[str, object], llm: LLM, tmp_path: Path) -> None:
     assert parse_chat(tmp_path, json.dumps(chat_file()))[0] == {"temperature": 0.5}
     path = tmp_path / "chat.json"
@@ -354,11 +371,24 @@ def test_what_is_no_json(text: str, tmp_path: Path) -> None:
 
 
 SETTINGS = {
-    "temperature 0.5": 0.5, "top_p 1": 1.0, "top_k -1": -1, "seed 18446744073709551615": 2**64 - 1, "seed none": None, "max_tokens none": None,
-    "max-tokens 5": 5, "ignore_eos true": True, "skip_special_tokens False": False, "stop none": ["none"], "stop 1.5": ["1.5"],
-    "stop a b": ["a b"], "stop_token_ids 1,2": [1, 2], "bad_words x": ["x"], "min_p 1e-3": 0.001, "sampler_order hf": "hf",
+    "temperature 0.5": 0.5,
+    "top_p 1": 1.0,
+    "top_k -1": -1,
+    "seed 18446744073709551615": 2**64 - 1,
+    "seed none": None,
+    "max_tokens none": None,
+    "max-tokens 5": 5,
+    "ignore_eos true": True,
+    "skip_special_tokens False": False,
+    "stop none": ["none"],
+    "stop 1.5": ["1.5"],
+    "stop a b": ["a b"],
+    "stop_token_ids 1,2": [1, 2],
+    "bad_words x": ["x"],
+    "min_p 1e-3": 0.001,
+    "sampler_order hf": "hf",
     "sampler_order top_k,temperature": ["top_k", "temperature"],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("text", SETTINGS)
@@ -401,11 +431,15 @@ def test_generate_takes_a_prompt_from_anywhere(model: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-p", "x" * 5000], "5,000 tokens"), (["-p", "x", "--top-p", "2"], "--top-p must be"), (["-p", "x", "--min-tokens", "9"], "exceeds max_tokens"),
-        (["-p", "x", "--stop", ""], "--stop"), (["-p", "x", "--seed", "y"], "--seed must be"), (["-p", "x", "--stop-token-ids", "1,999"], "999"),
+        (["-p", "x" * 5000], "5,000 tokens"),
+        (["-p", "x", "--top-p", "2"], "--top-p must be"),
+        (["-p", "x", "--min-tokens", "9"], "exceeds max_tokens"),
+        (["-p", "x", "--stop", ""], "--stop"),
+        (["-p", "x", "--seed", "y"], "--seed must be"),
+        (["-p", "x", "--stop-token-ids", "1,999"], "999"),
         (["-p", "x", "-m", "/nowhere"], "/nowhere"),
     ],
-)  # fmt: skip
+)
 def test_generate_checks_before_it_prints(arguments: list[str], message: str, model: Path) -> None:
     done = generate(model, *arguments)
     assert (done.returncode, done.stdout) == (2, "") and message in done.stderr
@@ -428,9 +462,13 @@ def colours(model: Path, **environment: str) -> str:
     """What a chat shows on a terminal that is its stderr, but not its stdin."""
     master, slave = pty.openpty()
     subprocess.run(
-        [sys.executable, "-m", "llmi", "chat", "-m", str(model), "--max-tokens", "2"], input=b"/stats\n", stderr=slave, stdout=subprocess.DEVNULL,
-        check=True, env={**{k: v for k, v in os.environ.items() if k != "NO_COLOR"}, **environment},
-    )  # fmt: skip
+        [sys.executable, "-m", "llmi", "chat", "-m", str(model), "--max-tokens", "2"],
+        input=b"/stats\n",
+        stderr=slave,
+        stdout=subprocess.DEVNULL,
+        check=True,
+        env={**{k: v for k, v in os.environ.items() if k != "NO_COLOR"}, **environment},
+    )
     os.close(slave)
     shown = b""
     with contextlib.suppress(OSError):

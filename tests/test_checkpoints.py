@@ -1,4 +1,5 @@
-"""Quantised checkpoints: each layout's values are exact, the model's logits are those of the plain model, and what does not fit is refused by name."""
+"""Quantised checkpoints: each layout's values are exact, the model's logits are those of the plain model, and what does not fit is refused
+by name."""
 
 from __future__ import annotations
 
@@ -219,7 +220,12 @@ SCALES = {"I8": Stored("F32", ROWS[:, :1].copy()), "F8": Stored("F32", ROWS[:3, 
 
 
 def gptq(zeros: Array, groups: Array = GROUPS) -> Tensors:
-    return {"qweight": Stored("I32", pack(CODES, 8, 0)), "qzeros": Stored("I32", pack(zeros, 8, 1)), "scales": Stored("F16", HALVES), "g_idx": Stored("I32", groups)}  # fmt: skip
+    return {
+        "qweight": Stored("I32", pack(CODES, 8, 0)),
+        "qzeros": Stored("I32", pack(zeros, 8, 1)),
+        "scales": Stored("F16", HALVES),
+        "g_idx": Stored("I32", groups),
+    }
 
 
 OTHERS: dict[str, tuple[dict[str, Any], Tensors]] = {
@@ -229,7 +235,10 @@ OTHERS: dict[str, tuple[dict[str, Any], Tensors]] = {
         integers({"symmetric": False}),
         {"weight": Stored("I8", BYTES), "weight_scale": SCALES["I8"], "weight_zero_point": Stored("I8", BYTES[:, :1].copy())},
     ),
-    "8-bit groups of 16": (integers({"strategy": "group", "group_size": 16}), {"weight": Stored("I8", BYTES), "weight_scale": Stored("F32", ROWS)}),
+    "8-bit groups of 16": (
+        integers({"strategy": "group", "group_size": 16}),
+        {"weight": Stored("I8", BYTES), "weight_scale": Stored("F32", ROWS)},
+    ),
     "4-bit codes by activation order": (
         integers({"num_bits": 4, "strategy": "group", "group_size": 16, "actorder": "group"}, format="pack-quantized"),
         {
@@ -245,7 +254,11 @@ OTHERS: dict[str, tuple[dict[str, Any], Tensors]] = {
     ),
     "fp8 with one scale of the other name": (
         {"quant_method": "fp8", "activation_scheme": "static", "dequantize": False, "weight_block_size": None},
-        {"weight": Stored("F8_E4M3", FP8), "weight_scale_inv": Stored("F32", np.float32(0.0625)), "activation_scale": Stored("F32", np.float32(0.05))},
+        {
+            "weight": Stored("F8_E4M3", FP8),
+            "weight_scale_inv": Stored("F32", np.float32(0.0625)),
+            "activation_scale": Stored("F32", np.float32(0.05)),
+        },
     ),
     "fp8 in blocks as text": (
         integers({"type": "float", "strategy": "block", "block_structure": "48x40"}, format="float-quantized"),
@@ -264,7 +277,7 @@ OTHERS: dict[str, tuple[dict[str, Any], Tensors]] = {
             "weight.quant_state.bitsandbytes__nf4": Stored("U8", np.frombuffer(json.dumps(PLAIN_NF4).encode(), np.uint8)),
         },
     ),
-}  # fmt: skip
+}
 
 
 def write_matrix(path: Path, quantization: dict[str, Any], parts: Tensors) -> Path:
@@ -350,7 +363,12 @@ REFUSALS: dict[str, tuple[str, Change, type[Exception], str]] = {
     "ct block": ("ct-FP8_BLOCK", of_weights(block_structure=[64, 128]), ModelFileError, "makes it [2, 2]"),
     "ct block of one number": ("ct-FP8_BLOCK", of_weights(block_structure=[128]), UnsupportedModelError, "block_structure"),
     "ct block as another text": ("ct-FP8_BLOCK", of_weights(block_structure="128x"), UnsupportedModelError, "block_structure"),
-    "ct block of a huge text": ("ct-FP8_BLOCK", of_weights(block_structure="99999999999999999999x1"), UnsupportedModelError, "block_structure"),
+    "ct block of a huge text": (
+        "ct-FP8_BLOCK",
+        of_weights(block_structure="99999999999999999999x1"),
+        UnsupportedModelError,
+        "block_structure",
+    ),
     "ct without global scale": ("ct-NVFP4A16", without("weight_global_scale"), ModelFileError, "weight_global_scale' is missing"),
     "ct short scales": ("ct-MXFP4", replaced("weight_scale", shorter), ModelFileError, "[127, 4]"),
     "ct tensor more": ("ct-MXFP4", added("weight_global_scale"), UnsupportedModelError, "weight_global_scale' has no place"),
@@ -361,7 +379,12 @@ REFUSALS: dict[str, tuple[str, Change, type[Exception], str]] = {
     "nf4 without weight": ("bnb-nf4", without("weight"), ModelFileError, f"'{UP}.weight' is missing"),
     "int8 order": ("bnb-int8", replaced("weight_format", filled(2)), ModelFileError, "weight_format' names an order"),
     "int8 without scale": ("bnb-int8", without("SCB"), ModelFileError, f"'{UP}.SCB' is missing"),
-    "torchao scheme": ("ao-fp8", keys(quant_type={"default": {"_type": "Int4WeightOnlyConfig"}}), UnsupportedModelError, "'Int4WeightOnlyConfig'"),
+    "torchao scheme": (
+        "ao-fp8",
+        keys(quant_type={"default": {"_type": "Int4WeightOnlyConfig"}}),
+        UnsupportedModelError,
+        "'Int4WeightOnlyConfig'",
+    ),
     "torchao scales": ("ao-int8wo", replaced("_weight_scale", shorter), ModelFileError, "no equal groups"),
     "plain tensor of integers": (
         "ct-W4A16",
@@ -369,7 +392,7 @@ REFUSALS: dict[str, tuple[str, Change, type[Exception], str]] = {
         ModelFileError,
         "model.norm.weight_packed' is missing",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", REFUSALS)

@@ -28,7 +28,11 @@ def kind(name: str, **properties: Any) -> dict[str, Any]:
 #: Schemas, with texts that they take and texts that the standard takes and they do not.
 CASES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
     "plain": (A, ['{"a":1}', "7", '"x"'], ['{"a":1,"x":2}']),
-    "nested": ({"properties": {"o": A, "l": {"items": A}}}, ['{"o":{"a":1},"l":[{"a":2}]}', "{}"], ['{"o":{"a":1,"x":2}}', '{"l":[{"a":1,"x":2}]}', '{"x":1}']),
+    "nested": (
+        {"properties": {"o": A, "l": {"items": A}}},
+        ['{"o":{"a":1},"l":[{"a":2}]}', "{}"],
+        ['{"o":{"a":1,"x":2}}', '{"l":[{"a":1,"x":2}]}', '{"x":1}'],
+    ),
     "no properties": ({"type": "object"}, ['{"x":1}', "{}"], []),
     "empty properties": ({"type": "object", "properties": {}}, ["{}"], ['{"x":1}']),
     "said: true": ({**A, "additionalProperties": True}, ['{"a":1,"x":2}'], []),
@@ -38,35 +42,83 @@ CASES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
     "required, not listed": ({"properties": {"a": {}}, "required": ["b"]}, ['{"b":1}', '{"a":1,"b":2}'], ['{"b":1,"x":2}']),
     "more than it lists": ({"properties": {"a": {}}, "required": ["a"], "minProperties": 2}, ['{"a":1,"x":2}'], []),
     "a reference": ({"properties": {"o": {"$ref": "#/$defs/A"}}, "$defs": {"A": A}}, ['{"o":{"a":1}}'], ['{"o":{"a":1,"x":2}}', '{"x":1}']),
-    "pydantic's first version": ({"properties": {"o": {"title": "O", "allOf": [{"$ref": "#/definitions/A"}]}}, "definitions": {"A": A}},
-                                 ['{"o":{"a":1}}'], ['{"o":{"a":1,"x":2}}']),
-    "a tree": ({"$ref": "#/$defs/tree", "$defs": {"tree": TREE}}, ['{"v":1,"next":{"v":2,"next":{}}}'], ['{"next":{"next":{"x":1}}}', '{"x":1}']),
-    "parts": ({"allOf": [{"$ref": "#/$defs/A"}, {"properties": {"b": {"$ref": "#/$defs/A"}}}], "$defs": {"A": A}},
-              ['{"a":1,"b":{"a":2}}', '{"a":1}'], ['{"a":1,"x":2}', '{"a":1,"b":{"a":2,"b":3}}']),
+    "pydantic's first version": (
+        {"properties": {"o": {"title": "O", "allOf": [{"$ref": "#/definitions/A"}]}}, "definitions": {"A": A}},
+        ['{"o":{"a":1}}'],
+        ['{"o":{"a":1,"x":2}}'],
+    ),
+    "a tree": (
+        {"$ref": "#/$defs/tree", "$defs": {"tree": TREE}},
+        ['{"v":1,"next":{"v":2,"next":{}}}'],
+        ['{"next":{"next":{"x":1}}}', '{"x":1}'],
+    ),
+    "parts": (
+        {"allOf": [{"$ref": "#/$defs/A"}, {"properties": {"b": {"$ref": "#/$defs/A"}}}], "$defs": {"A": A}},
+        ['{"a":1,"b":{"a":2}}', '{"a":1}'],
+        ['{"a":1,"x":2}', '{"a":1,"b":{"a":2,"b":3}}'],
+    ),
     "parts, one of them open": ({"allOf": [{**A, "additionalProperties": True}, {"properties": {"b": {}}}]}, ['{"a":1,"b":2,"x":3}'], []),
     "parts with patterns": ({"allOf": [A, {"patternProperties": {"^p": {}}}]}, ['{"a":1,"p":2}', '{"a":1,"x":2}'], []),
-    "parts that share a name": ({"properties": {"o": {"properties": {"a": {}}}}, "allOf": [{"properties": {"o": {"properties": {"b": {}}}}}]},
-                                ['{"o":{"a":1,"b":2}}'], ['{"x":1}']),
+    "parts that share a name": (
+        {"properties": {"o": {"properties": {"a": {}}}}, "allOf": [{"properties": {"o": {"properties": {"b": {}}}}}]},
+        ['{"o":{"a":1,"b":2}}'],
+        ['{"x":1}'],
+    ),
     "next to a reference": ({"$ref": "#/$defs/A", "properties": {"b": {}}, "$defs": {"A": A}}, ['{"a":1,"b":2}'], ['{"a":1,"x":2}']),
-    "next to a reference, required": ({"properties": {"o": {"$ref": "#/$defs/A", "required": ["b"]}}, "$defs": {"A": A}}, ['{"o":{"a":1,"b":2}}'], ['{"o":{"a":1,"b":2,"x":3}}']),
-    "next to a reference in draft 7": ({"$schema": OLD, "properties": {"o": {"$ref": "#/definitions/A", "properties": {"b": {}}}}, "definitions": {"A": A}},
-                                       ['{"o":{"a":1}}'], ['{"o":{"a":1,"b":2}}']),
-    "alternatives": ({"anyOf": [A, {"properties": {"b": {}}, "required": ["b"]}, {"type": "null"}]}, ['{"a":1}', '{"b":1}', "null"], ['{"a":1,"b":2}', '{"b":1,"x":2}']),
-    "alternatives with what they share": ({"properties": {"id": {}}, "anyOf": [A, {"properties": {"b": {}}, "required": ["b"]}]},
-                                          ['{"id":1,"a":2}', '{"id":1,"b":2}', '{"a":2}'], ['{"id":1,"a":2,"b":3}', '{"a":1,"x":2}']),
-    "alternatives that list nothing": ({"properties": {"a": A, "b": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
-                                       ['{"a":{"a":1}}', '{"b":1}', '{"a":{"a":1},"b":2}'], ['{"b":1,"x":2}', '{"a":{"a":1,"x":2}}']),
-    "by a reference, in draft 7": ({"$schema": OLD, "properties": {"id": {}}, "anyOf": [{"$ref": "#/definitions/A"}], "definitions": {"A": A}},
-                                   ['{"id":1,"a":2}'], ['{"id":1,"a":2,"x":3}']),
-    "kinds": ({"oneOf": [{"$ref": "#/$defs/p"}, {"$ref": "#/$defs/q"}], "$defs": {"p": kind("p", a={}), "q": kind("q", b={})}},
-              ['{"kind":"p","a":1}', '{"kind":"q","b":1}'], ['{"kind":"p","b":1}', '{"kind":"q","x":1}']),
-    "conditions": ({"properties": {"a": {}}, "if": {"required": ["a"]}, "then": {"properties": {"b": {}}, "required": ["b"]}}, ['{"a":1,"b":2}', "{}"], ['{"a":1,"b":2,"x":3}']),
-    "dependents": ({"properties": {"a": {}}, "dependentSchemas": {"a": {"properties": {"b": {}}, "required": ["b"]}}}, ['{"a":1,"b":2}', "{}"], ['{"a":1,"b":2,"x":3}']),
+    "next to a reference, required": (
+        {"properties": {"o": {"$ref": "#/$defs/A", "required": ["b"]}}, "$defs": {"A": A}},
+        ['{"o":{"a":1,"b":2}}'],
+        ['{"o":{"a":1,"b":2,"x":3}}'],
+    ),
+    "next to a reference in draft 7": (
+        {"$schema": OLD, "properties": {"o": {"$ref": "#/definitions/A", "properties": {"b": {}}}}, "definitions": {"A": A}},
+        ['{"o":{"a":1}}'],
+        ['{"o":{"a":1,"b":2}}'],
+    ),
+    "alternatives": (
+        {"anyOf": [A, {"properties": {"b": {}}, "required": ["b"]}, {"type": "null"}]},
+        ['{"a":1}', '{"b":1}', "null"],
+        ['{"a":1,"b":2}', '{"b":1,"x":2}'],
+    ),
+    "alternatives with what they share": (
+        {"properties": {"id": {}}, "anyOf": [A, {"properties": {"b": {}}, "required": ["b"]}]},
+        ['{"id":1,"a":2}', '{"id":1,"b":2}', '{"a":2}'],
+        ['{"id":1,"a":2,"b":3}', '{"a":1,"x":2}'],
+    ),
+    "alternatives that list nothing": (
+        {"properties": {"a": A, "b": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        ['{"a":{"a":1}}', '{"b":1}', '{"a":{"a":1},"b":2}'],
+        ['{"b":1,"x":2}', '{"a":{"a":1,"x":2}}'],
+    ),
+    "by a reference, in draft 7": (
+        {"$schema": OLD, "properties": {"id": {}}, "anyOf": [{"$ref": "#/definitions/A"}], "definitions": {"A": A}},
+        ['{"id":1,"a":2}'],
+        ['{"id":1,"a":2,"x":3}'],
+    ),
+    "kinds": (
+        {"oneOf": [{"$ref": "#/$defs/p"}, {"$ref": "#/$defs/q"}], "$defs": {"p": kind("p", a={}), "q": kind("q", b={})}},
+        ['{"kind":"p","a":1}', '{"kind":"q","b":1}'],
+        ['{"kind":"p","b":1}', '{"kind":"q","x":1}'],
+    ),
+    "conditions": (
+        {"properties": {"a": {}}, "if": {"required": ["a"]}, "then": {"properties": {"b": {}}, "required": ["b"]}},
+        ['{"a":1,"b":2}', "{}"],
+        ['{"a":1,"b":2,"x":3}'],
+    ),
+    "dependents": (
+        {"properties": {"a": {}}, "dependentSchemas": {"a": {"properties": {"b": {}}, "required": ["b"]}}},
+        ['{"a":1,"b":2}', "{}"],
+        ['{"a":1,"b":2,"x":3}'],
+    ),
     "not": ({"properties": {"a": {}, "b": {}}, "not": {"properties": {"c": {}}, "required": ["a"]}}, ['{"b":1}', "{}"], ['{"b":1,"x":2}']),
     "unevaluated": ({**A, "unevaluatedProperties": {"type": "null"}}, ['{"a":1,"x":null}'], []),
     "a mark of a user's": ({**A, "x-llmi-closed": ["x"]}, ['{"a":1}'], ['{"a":1,"x":2}']),
-    "a name of a copy": ({"allOf": [{"$ref": "#/$defs/open-0"}, {"properties": {"b": {}}}], "$defs": {"open-0": A}}, ['{"a":1,"b":2}'], ['{"a":1,"x":2}']),
-}  # fmt: skip
+    "a name of a copy": (
+        {"allOf": [{"$ref": "#/$defs/open-0"}, {"properties": {"b": {}}}], "$defs": {"open-0": A}},
+        ['{"a":1,"b":2}'],
+        ['{"a":1,"x":2}'],
+    ),
+}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,4 +1,5 @@
-"""Requests in the shapes that coding agents send, with the fields of their public sources and of published captures. Every field is understood or named."""
+"""Requests in the shapes that coding agents send, with the fields of their public sources and of published captures. Every field is
+understood or named."""
 
 from __future__ import annotations
 
@@ -14,8 +15,13 @@ from server_client import Client
 from test_server_tools import TEMPLATE
 
 EPHEMERAL = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
-SCHEMA = {"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object", "properties": {"command": {"type": "string", "description": "x"}},
-          "required": ["command"], "additionalProperties": False}  # fmt: skip
+SCHEMA = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "type": "object",
+    "properties": {"command": {"type": "string", "description": "x"}},
+    "required": ["command"],
+    "additionalProperties": False,
+}
 TITLE = {
     "type": "object",
     "properties": {"title": {"type": "string", "enum": ["A", "B"]}},
@@ -36,27 +42,56 @@ def events_of(text: str) -> list[dict[str, Any]]:
 
 
 def anthropic_turn() -> dict[str, Any]:
-    """A turn in Anthropic's form: adaptive thinking with an effort, edits of the context, cached blocks, a user id that is JSON in a string."""
+    """A turn in Anthropic's form: adaptive thinking with an effort, edits of the context, cached blocks, a user id that is JSON in a
+    string."""
     return {
-        "model": "tiny", "max_tokens": 32000, "stream": True, "thinking": {"type": "adaptive"}, "output_config": {"effort": "medium"},
+        "model": "tiny",
+        "max_tokens": 32000,
+        "stream": True,
+        "thinking": {"type": "adaptive"},
+        "output_config": {"effort": "medium"},
         "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
         "metadata": {"user_id": json.dumps({"device_id": "0", "account_uuid": "", "session_id": "1"})},
         "system": [{"type": "text", "text": "x-header: y"}, {"type": "text", "text": "You work on code.", **EPHEMERAL}],
         "messages": [
             {"role": "user", "content": "<available-deferred-tools>\nA\n</available-deferred-tools>"},
-            {"role": "user", "content": [{"type": "text", "text": "<system-reminder>\nx\n</system-reminder>"}, {"type": "text", "text": "What is here?"}]},
-            {"role": "assistant", "content": [{"type": "thinking", "thinking": "", "signature": "c2ln"},
-                                              {"type": "tool_use", "id": "toolu_1", "name": "Bash", "input": {"command": "ls"}, "caller": {"type": "direct"}}]},
-            {"role": "user", "content": [{"tool_use_id": "toolu_1", "type": "tool_result", "content": "a.py", "is_error": False, **EPHEMERAL},
-                                         {"type": "text", "text": "<system-reminder>y</system-reminder>"}]},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "<system-reminder>\nx\n</system-reminder>"},
+                    {"type": "text", "text": "What is here?"},
+                ],
+            },
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "", "signature": "c2ln"},
+                    {"type": "tool_use", "id": "toolu_1", "name": "Bash", "input": {"command": "ls"}, "caller": {"type": "direct"}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"tool_use_id": "toolu_1", "type": "tool_result", "content": "a.py", "is_error": False, **EPHEMERAL},
+                    {"type": "text", "text": "<system-reminder>y</system-reminder>"},
+                ],
+            },
         ],
         "tools": [{"name": "Bash", "description": "Runs.", "input_schema": SCHEMA, "eager_input_streaming": True}],
-    }  # fmt: skip
+    }
 
 
-HEADERS = {"anthropic-version": "2023-06-01", "anthropic-beta": "context-management-2025-06-27,effort-2025-11-24", "x-api-key": "none", "x-app": "cli",
-           "x-stainless-lang": "js", "x-stainless-retry-count": "0", "anthropic-dangerous-direct-browser-access": "true", "accept-language": "*",
-           "user-agent": "claude-cli/2.1.69 (external, cli)"}  # fmt: skip
+HEADERS = {
+    "anthropic-version": "2023-06-01",
+    "anthropic-beta": "context-management-2025-06-27,effort-2025-11-24",
+    "x-api-key": "none",
+    "x-app": "cli",
+    "x-stainless-lang": "js",
+    "x-stainless-retry-count": "0",
+    "anthropic-dangerous-direct-browser-access": "true",
+    "accept-language": "*",
+    "user-agent": "claude-cli/2.1.69 (external, cli)",
+}
 
 
 def test_turns_in_anthropics_form(client: Client) -> None:
@@ -74,8 +109,17 @@ def test_turns_in_anthropics_form(client: Client) -> None:
 
 
 def test_a_title_in_anthropics_form(client: Client) -> None:
-    body = {"model": "tiny", "max_tokens": 64, "messages": [{"role": "user", "content": "hi"}], "system": [{"type": "text", "text": "Name it."}], "tools": [],
-            "thinking": {"type": "disabled"}, "temperature": 1, "output_config": {"format": {"type": "json_schema", "schema": TITLE}}, "stream": True}  # fmt: skip
+    body = {
+        "model": "tiny",
+        "max_tokens": 64,
+        "messages": [{"role": "user", "content": "hi"}],
+        "system": [{"type": "text", "text": "Name it."}],
+        "tools": [],
+        "thinking": {"type": "disabled"},
+        "temperature": 1,
+        "output_config": {"format": {"type": "json_schema", "schema": TITLE}},
+        "stream": True,
+    }
     events = events_of(client.send("POST", "/v1/messages?beta=true", json=body, headers=HEADERS).text)
     text = "".join(event["delta"].get("text", "") for event in events if event["type"] == "content_block_delta")
     assert json.loads(text)["title"] in ("A", "B")
@@ -84,7 +128,12 @@ def test_a_title_in_anthropics_form(client: Client) -> None:
 def responses_turn() -> dict[str, Any]:
     """A turn of an agent that speaks /v1/responses: all the fields of its request, some of them null."""
     return {
-        "model": "tiny", "instructions": "You work on code.", "stream": True, "store": False, "parallel_tool_calls": True, "tool_choice": "auto",
+        "model": "tiny",
+        "instructions": "You work on code.",
+        "stream": True,
+        "store": False,
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
         "input": [
             {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "<permissions instructions/>"}]},
             {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "<environment_context/>"}]},
@@ -95,8 +144,12 @@ def responses_turn() -> dict[str, Any]:
             {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Go on."}]},
         ],
         "tools": [{"type": "function", "name": "shell_command", "description": "Runs.", "strict": False, "parameters": SCHEMA}],
-        "reasoning": None, "include": ["reasoning.encrypted_content"], "prompt_cache_key": "0199", "service_tier": "auto", "text": {"verbosity": "medium"},
-    }  # fmt: skip
+        "reasoning": None,
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "0199",
+        "service_tier": "auto",
+        "text": {"verbosity": "medium"},
+    }
 
 
 def test_turns_of_responses(client: Client) -> None:
@@ -117,15 +170,26 @@ def test_an_answer_of_responses_with_a_schema(client: Client) -> None:
 def chat_turn() -> dict[str, Any]:
     """A turn of an agent that speaks OpenAI's chats through an adapter for any provider."""
     return {
-        "model": "tiny", "max_tokens": 48, "temperature": 0, "top_p": 1, "stream": True, "stream_options": {"include_usage": True}, "tool_choice": "auto",
+        "model": "tiny",
+        "max_tokens": 48,
+        "temperature": 0,
+        "top_p": 1,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "tool_choice": "auto",
         "messages": [
             {"role": "system", "content": "You work on code."},
             {"role": "user", "content": [{"type": "text", "text": "What is here?"}]},
-            {"role": "assistant", "content": "", "reasoning_content": "I look.", "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "bash", "arguments": '{"command":"ls"}'}}]},
+            {
+                "role": "assistant",
+                "content": "",
+                "reasoning_content": "I look.",
+                "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "bash", "arguments": '{"command":"ls"}'}}],
+            },
             {"role": "tool", "tool_call_id": "call_1", "content": "a.py"},
         ],
         "tools": [{"type": "function", "function": {"name": "bash", "description": "Runs.", "parameters": SCHEMA, "strict": False}}],
-    }  # fmt: skip
+    }
 
 
 def test_turns_of_chats(client: Client) -> None:

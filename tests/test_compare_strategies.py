@@ -30,11 +30,15 @@ def test_each_kind_of_strategy(tiny: LLM) -> None:
     greedy = SamplingParams(max_tokens=6, temperature=0, ignore_eos=True)
     particles = smc.ParticleFilter(4)
     strategies = {
-        "greedy": greedy, "beams": BeamSearchParams(beam_width=3, max_tokens=6, ignore_eos=True), "sampling": greedy.replace(temperature=1.0),
+        "greedy": greedy,
+        "beams": BeamSearchParams(beam_width=3, max_tokens=6, ignore_eos=True),
+        "sampling": greedy.replace(temperature=1.0),
         "contrastive": {"penalty_alpha": 0.6, "top_k": 4, "max_tokens": 6, "ignore_eos": True},
         "guidance": {"guidance_scale": 2.0, "negative_prompt": "a", "max_tokens": 6, "temperature": 0, "ignore_eos": True},
-        "particles": (particles, {"max_tokens": 6}), "by hand": (greedy_by_hand, {"count": 6}), "generated": generated,
-    }  # fmt: skip
+        "particles": (particles, {"max_tokens": 6}),
+        "by hand": (greedy_by_hand, {"count": 6}),
+        "generated": generated,
+    }
     report = compare_strategies(strategies, PROMPTS, llm=tiny, seed=5)
     rows = {row.name: row for row in report}
     assert list(rows) == list(strategies)

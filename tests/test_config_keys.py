@@ -1,4 +1,5 @@
-"""Every key of a family's transformers config class, changed in a tiny model: what moves transformers' logits must move llmi's as far, or be refused by name."""
+"""Every key of a family's transformers config class, changed in a tiny model: what moves transformers' logits must move llmi's as far, or
+be refused by name."""
 
 from __future__ import annotations
 
@@ -25,10 +26,24 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 VALUES: dict[str, list[Any]] = {
     "hidden_act": ["gelu", "relu", "swish", "gelu_pytorch_tanh"],
     "hidden_activation": ["silu", "gelu", "gelu_new"],
-    "rope_scaling": [{"rope_type": "linear", "factor": 4.0}, {"type": "linear", "factor": 4.0}, LLAMA3, YARN, {"rope_type": "dynamic", "factor": 4.0},
-                     {"rope_type": "default"}, {"rope_type": "linear", "factor": 4.0, "attention_factor": 2.0}, {"type": "su", "factor": 2.0}],
+    "rope_scaling": [
+        {"rope_type": "linear", "factor": 4.0},
+        {"type": "linear", "factor": 4.0},
+        LLAMA3,
+        YARN,
+        {"rope_type": "dynamic", "factor": 4.0},
+        {"rope_type": "default"},
+        {"rope_type": "linear", "factor": 4.0, "attention_factor": 2.0},
+        {"type": "su", "factor": 2.0},
+    ],
     "rope_theta": [500.0, 10, "10000", None],
-    "layer_types": [["full_attention"] * 3, ["sliding_attention"] * 3, ["sliding_attention", "chunked_attention", "full_attention"], ["full_attention"], None],
+    "layer_types": [
+        ["full_attention"] * 3,
+        ["sliding_attention"] * 3,
+        ["sliding_attention", "chunked_attention", "full_attention"],
+        ["full_attention"],
+        None,
+    ],
     "sliding_window": [1, 2, 7, 8, None],
     "dtype": ["bfloat16", "float16", "float32"],
     "pruned_heads": [{"0": [0]}],
@@ -45,7 +60,7 @@ VALUES: dict[str, list[Any]] = {
     "pad_token_id": [None, 5, -1, 100000],
     "transformers_version": ["4.30.0", "5.0.0"],
     "vocab_size": [256, 258, 64, 300],
-}  # fmt: skip
+}
 #: Every key of both classes of transformers 4.57.6, at its default: version 5 knows two thirds of them, and writes rope_parameters.
 KEYS_4_57: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "config_keys_transformers_4_57.json").read_text())
 FAMILIES: dict[str, dict[str, Any]] = {"llama": {}, "gemma3": {"sliding_window": 4, "num_key_value_heads": 2}}

@@ -1,4 +1,5 @@
-"""`llmi conformance`: llmi's server passes every case of what it offers, and each case fails against a server with the fault that it is there for."""
+"""`llmi conformance`: llmi's server passes every case of what it offers, and each case fails against a server with the fault that it is
+there for."""
 
 from __future__ import annotations
 

@@ -323,13 +323,22 @@ def test_parameters_resolved(llm: LLM) -> None:
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        ({"top_k": 0}, "top_k"), ({"top_k": 1}, "top_k"), ({"top_k": 65}, "top_k"), ({"n": 2}, "n = 2"), ({"temperature": 0.7}, r"temperature = 0\.7"),
-        ({"do_sample": True}, "do_sample"), ({"sampler": lambda context, law: 0}, "sampler"), ({"penalty_alpha": -0.1}, "penalty_alpha"),
-        ({"penalty_alpha": 1.5}, "penalty_alpha"), ({"penalty_alpha": float("nan")}, "penalty_alpha"), ({"penalty_alpha": "x"}, "penalty_alpha"),
-        ({"speculative_config": PromptLookup()}, "speculative_config"), ({"mirostat": 2}, "mirostat"),
+        ({"top_k": 0}, "top_k"),
+        ({"top_k": 1}, "top_k"),
+        ({"top_k": 65}, "top_k"),
+        ({"n": 2}, "n = 2"),
+        ({"temperature": 0.7}, r"temperature = 0\.7"),
+        ({"do_sample": True}, "do_sample"),
+        ({"sampler": lambda context, law: 0}, "sampler"),
+        ({"penalty_alpha": -0.1}, "penalty_alpha"),
+        ({"penalty_alpha": 1.5}, "penalty_alpha"),
+        ({"penalty_alpha": float("nan")}, "penalty_alpha"),
+        ({"penalty_alpha": "x"}, "penalty_alpha"),
+        ({"speculative_config": PromptLookup()}, "speculative_config"),
+        ({"mirostat": 2}, "mirostat"),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
-)  # fmt: skip
+)
 def test_refusals(llm: LLM, more: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidParamsError, match=named) as error:
         llm.generate([PROMPT], **{**SEARCH, **more})

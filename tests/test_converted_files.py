@@ -1,4 +1,5 @@
-"""Files that llama.cpp's converter made of tiny folders: llmi computes the same bits from the file as from the folder (converted_files.py)."""
+"""Files that llama.cpp's converter made of tiny folders: llmi computes the same bits from the file as from the folder
+(converted_files.py)."""
 
 from __future__ import annotations
 

@@ -22,8 +22,12 @@ from llmi.structured.grammars import grammar_of
 from llmi.testing import assert_same_distribution, exact_distribution
 
 pytest.importorskip("llguidance")
-KEYS = {"type": "object", "properties": {"identifier": {"enum": ["alpha", "alphabet"]}, "number": {"type": "integer", "minimum": 10, "maximum": 3000}},
-        "required": ["identifier", "number"], "additionalProperties": False}  # fmt: skip
+KEYS = {
+    "type": "object",
+    "properties": {"identifier": {"enum": ["alpha", "alphabet"]}, "number": {"type": "integer", "minimum": 10, "maximum": 3000}},
+    "required": ["identifier", "number"],
+    "additionalProperties": False,
+}
 GRAMMARS: dict[str, dict[str, Any]] = {
     "keys": {"json": KEYS},
     "any whitespace": {"json": KEYS, "whitespace": "any"},
@@ -144,8 +148,11 @@ def test_rules_that_leave_nothing_are_both_named(tiny: LLM) -> None:
         ({"min_tokens": 9, "max_tokens": 9}, "min_tokens"),
     ]
     for params, rule in cases:
-        out = tiny.generate([[1], [2]], [SamplingParams(seed=1, structured_outputs={"regex": "[ab]"}, **params), SamplingParams(max_tokens=2)],
-                            on_error="return")  # fmt: skip
+        out = tiny.generate(
+            [[1], [2]],
+            [SamplingParams(seed=1, structured_outputs={"regex": "[ab]"}, **params), SamplingParams(max_tokens=2)],
+            on_error="return",
+        )
         assert isinstance(out[0].error, ConstraintError) and out[1].error is None
         with pytest.raises(ConstraintError, match=f"structured_outputs allows .*{rule}.* forbid all of them"):
             raise out[0].error
@@ -223,8 +230,11 @@ def test_rejection_keeps_the_law(small: LLM, monkeypatch: pytest.MonkeyPatch, ve
     drafters: dict[str, Any] = {"rejection": lambda context: [2, 3], "block": propose}
     drawn: collections.Counter[tuple[int, ...]] = collections.Counter()
     for seed in range(2):
-        for out in small.generate([[1, 2]] * 16, [dataclasses.replace(params, seed=seed * 16 + i, n=32) for i in range(16)],
-                                  speculative_config=SpeculativeConfig(drafters[verification], 2, verification)):  # fmt: skip
+        for out in small.generate(
+            [[1, 2]] * 16,
+            [dataclasses.replace(params, seed=seed * 16 + i, n=32) for i in range(16)],
+            speculative_config=SpeculativeConfig(drafters[verification], 2, verification),
+        ):
             drawn.update(tuple(completion.token_ids) for completion in out.outputs)
     assert_same_distribution(drawn, expected)
 

@@ -1,4 +1,5 @@
-"""deterministic=False: cuBLASLt, by a library of the host's that takes its calls and refuses wrong ones, and, where there is one, on a GPU."""
+"""deterministic=False: cuBLASLt, by a library of the host's that takes its calls and refuses wrong ones, and, where there is one, on a
+GPU."""
 
 from __future__ import annotations
 
@@ -117,7 +118,8 @@ def test_tokens_of_a_crowd(library: str, tiny_path: Callable[..., Path], archite
 
 @pytest.mark.parametrize("dtype", [*LINEAR_DTYPES])
 def test_near_the_promised_numbers(library: str, tiny_path: Callable[..., Path], dtype: str) -> None:
-    """Both round alike: what is between their log-probabilities is sums' order (and what it tips in later roundings), less than rounding itself."""
+    """Both round alike: what is between their log-probabilities is sums' order (and what it tips in later roundings), less than rounding
+    itself."""
     engine = {"device": "cuda", "dtype": dtype}
     options: list[dict[str, Any]] = [{"deterministic": False}, {"linear_dtype": LINEAR_DTYPES[dtype]}, {}]
     free, promised, unrounded = (_log_probabilities(tiny_path(), engine | option) for option in options)

@@ -199,10 +199,17 @@ def test_the_lab_on_the_device(tiny_path: Callable[..., Path], architecture: str
             fork = sequence.fork()
             sequence.extend(tokens[80:])
             fork.extend(tokens[85:])
-            seen.append([
-                np.concatenate([np.ravel(array) for array in (s.logits, *s.hidden_states.values(), *s.layer_logits.values(), *s.attention.values())])
-                for s in (sequence, fork)
-            ])  # fmt: skip
+            seen.append(
+                [
+                    np.concatenate(
+                        [
+                            np.ravel(array)
+                            for array in (s.logits, *s.hidden_states.values(), *s.layer_logits.values(), *s.attention.values())
+                        ]
+                    )
+                    for s in (sequence, fork)
+                ]
+            )
     for cpu, cuda in zip(*seen, strict=True):
         assert_same_bits(cpu, cuda)
 
@@ -273,8 +280,8 @@ def test_without_a_gpu_the_reason_is_given(tiny_path: Callable[..., Path], monke
 @pytest.mark.skipif(not (ROOT / "csrc").is_dir(), reason="the sources are not beside the tests")
 @pytest.mark.parametrize(("name", "least_kernels", "most_registers"), [("cuda_device", 10, 255), ("matrix_products", 7, 255)])
 def test_kernels_compile_without_spills(name: str, least_kernels: int, most_registers: int, tmp_path: Path) -> None:
-    """For the first architecture, warnings as errors; registers and spills from the assembler's report. Attention with linear biases, or over heads
-    of more than 512 values, may take 255 registers (Bf16Attention::kMostRegisters), all other kernels of the device 128."""
+    """For the first architecture, warnings as errors; registers and spills from the assembler's report. Attention with linear biases, or
+    over heads of more than 512 values, may take 255 registers (Bf16Attention::kMostRegisters), all other kernels of the device 128."""
     command = [
         "nvcc", "-std=c++20", "-arch=sm_90a", "-O3", "-fmad=false", "-Xptxas=-v", "-Werror=all-warnings", f"-I{ROOT / 'csrc'}",
         "-cubin", "-o", str(tmp_path / "kernels.cubin"), str(ROOT / f"csrc/kernels/cuda/{name}.cu"),

@@ -19,9 +19,22 @@ from test_decoder_parts import TOKENS, off
 #: Parts that attention weights and early logits show, and those that a device uploads before its replayed steps.
 MODELS = {
     "sinks": {"sinks": True, "attention_gate": "head", "windows": [7, 0], "logit_scale": 0.4},
-    "linear biases": {"linear_biases": True, "rope_of_layers": [-1, -1], "positions": 2, "tied": False, "biases": ("head",), "order": "parallel"},
-    "temperature": {"temperature": {"beta": 0.5, "original": 5}, "attention_cap": 2.0, "head_dim": 20, "ropes": [{"rotary_dim": 20}], "logit_cap": 3.0},
-}  # fmt: skip
+    "linear biases": {
+        "linear_biases": True,
+        "rope_of_layers": [-1, -1],
+        "positions": 2,
+        "tied": False,
+        "biases": ("head",),
+        "order": "parallel",
+    },
+    "temperature": {
+        "temperature": {"beta": 0.5, "original": 5},
+        "attention_cap": 2.0,
+        "head_dim": 20,
+        "ropes": [{"rotary_dim": 20}],
+        "logit_cap": 3.0,
+    },
+}
 
 
 def opened(model: TinyModel, path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> LLM:

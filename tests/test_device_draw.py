@@ -212,11 +212,21 @@ ANY_ORDER = ["repetition_penalty", "frequency_penalty", "top_h", "min_p", "tempe
 
 @pytest.mark.usefixtures("device")
 def test_which_rows_an_engine_draws_there(tiny_path: Any, tmp_path: Path) -> None:
-    """Plain rows, and all rows of a draft that is coupled or judged by the exact rule; what the host must see comes to it. The tokens are the CPU's in every case."""
+    """Plain rows, and all rows of a draft that is coupled or judged by the exact rule; what the host must see comes to it. The tokens are
+    the CPU's in every case."""
     plain = SamplingParams(
-        temperature=0.9, top_p=0.9, top_k=40, min_p=0.01, max_tokens=24, seed=3, repetition_penalty=1.2, frequency_penalty=0.3,
-        bad_words=["a"], logit_bias={5: 2.0, 9: -1.0}, min_tokens=4,
-    )  # fmt: skip
+        temperature=0.9,
+        top_p=0.9,
+        top_k=40,
+        min_p=0.01,
+        max_tokens=24,
+        seed=3,
+        repetition_penalty=1.2,
+        frequency_penalty=0.3,
+        bad_words=["a"],
+        logit_bias={5: 2.0, 9: -1.0},
+        min_tokens=4,
+    )
     prompts = [[5, 6, 7, 8] * 9, [9, 4] * 12, [3]]
 
     def same(context: Any, logits: Array) -> Array:

@@ -220,7 +220,15 @@ def test_smollm(smollm: LLM) -> None:
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, repetition_penalty=1.2)
     tokens, _ = oracle(smollm, prompt, tuple(range(15, 30, 2)), params)
     assert smollm.generate(prompt, params.replace(dola_layers="high"))[0].outputs[0].token_ids == tokens
-    texts = {tuple(smollm.generate(prompt, params.replace(**fields))[0].outputs[0].token_ids) for fields in ({}, {"dola_layers": "high"}, {"dola_layers": "low", "dola_rule": "transformers"}, {"dola_layers": "high", "dola_rule": "transformers"})}  # fmt: skip
+    texts = {
+        tuple(smollm.generate(prompt, params.replace(**fields))[0].outputs[0].token_ids)
+        for fields in (
+            {},
+            {"dola_layers": "high"},
+            {"dola_layers": "low", "dola_rule": "transformers"},
+            {"dola_layers": "high", "dola_rule": "transformers"},
+        )
+    }
     assert len(texts) == 4
 
 
@@ -266,11 +274,20 @@ def crowd(count: int) -> tuple[list[list[int]], list[SamplingParams]]:
         prompts.append(rng.integers(1, 257, size=1 + (i * 13) % 60).tolist())
         params.append(
             SamplingParams(
-                temperature=[0.0, 0.8, 1.0][i % 3], max_tokens=8 + i % 9, seed=i, n=1 + (i % 4 == 0), ignore_eos=True, logprobs=1,
-                dola_layers=[None, "high", [0, 1], [2], [2, 1]][i % 5], dola_rule=["paper", "transformers"][i % 2], guidance_scale=2.0 if i % 5 == 0 else None,
-                prompt_logprobs=1 if i % 6 == 0 else None, logits_processors=[stateful] if i % 7 == 2 else [], sampler=own_sampler if i % 11 == 3 else None,
+                temperature=[0.0, 0.8, 1.0][i % 3],
+                max_tokens=8 + i % 9,
+                seed=i,
+                n=1 + (i % 4 == 0),
+                ignore_eos=True,
+                logprobs=1,
+                dola_layers=[None, "high", [0, 1], [2], [2, 1]][i % 5],
+                dola_rule=["paper", "transformers"][i % 2],
+                guidance_scale=2.0 if i % 5 == 0 else None,
+                prompt_logprobs=1 if i % 6 == 0 else None,
+                logits_processors=[stateful] if i % 7 == 2 else [],
+                sampler=own_sampler if i % 11 == 3 else None,
             )
-        )  # fmt: skip
+        )
     return prompts, params
 
 
@@ -304,9 +321,16 @@ def test_drafts_and_the_batch(tiny_path: Callable[..., Path], verification: str)
     rng = np.random.default_rng(3)
     prompts = [(rng.integers(1, 16, size=2 + i % 5).tolist() * 6)[: 4 + i] for i in range(12)]
     params = [
-        SamplingParams(temperature=[0.0, 0.7, 1.1][i % 3], max_tokens=10 + i % 4, seed=i, ignore_eos=True, dola_layers=[[0, 2], [1]][i % 2], dola_rule=["paper", "transformers"][i // 2 % 2])
+        SamplingParams(
+            temperature=[0.0, 0.7, 1.1][i % 3],
+            max_tokens=10 + i % 4,
+            seed=i,
+            ignore_eos=True,
+            dola_layers=[[0, 2], [1]][i % 2],
+            dola_rule=["paper", "transformers"][i // 2 % 2],
+        )
         for i in range(12)
-    ]  # fmt: skip
+    ]
     path = tiny_path("llama", vocab_size=16)
     with LLM(path, kv_cache_memory_bytes=1 << 23, max_model_len=128) as llm, crowded_llm(path, 12, max_model_len=128) as few:
         plain = one_by_one(llm, prompts, params)

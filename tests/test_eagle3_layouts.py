@@ -207,7 +207,7 @@ def test_drafts_on_a_device(model: Path, tmp_path: Path, monkeypatch: pytest.Mon
         ("speculators_residual", {"norm_before_fc": False}, "input_norm.weight"),
         ("speculators_qwen3", {"norm_before_fc": True}, "fc_norm"),
     ],
-)  # fmt: skip
+)
 def test_a_config_that_is_not_understood(model: Path, tmp_path: Path, name: str, changes: dict[str, object], field: str) -> None:
     with pytest.raises(ModelFileError, match=field) as caught:
         LLM(model, kv_cache_memory_bytes=1 << 22, speculative_config=Eagle(changed(name, tmp_path, **changes)), **OPTIONS).close()
@@ -227,11 +227,17 @@ def test_layers_are_counted_as_each_library_does(files: OpenModel, tmp_path: Pat
 @pytest.mark.parametrize(
     ("replaced", "field"),
     [
-        ({"d2t": None}, "d2t"), ({"t2d": np.ones(64, np.bool_)}, "t2d"), ({"d2t": np.zeros(52, np.int64)}, "d2t"),
-        ({"d2t": np.full(53, 40, np.int64)}, "d2t"), ({"d2t": np.zeros((53, 1), np.int32)}, "d2t"), ({"d2t": np.zeros(53, np.float32)}, "d2t"),
-        ({"norm.weight": np.zeros(53, np.int64)}, "norm.weight"), ({"lm_head.weight": None}, "lm_head.weight"), ({"more": np.zeros(3, np.float32)}, "more"),
+        ({"d2t": None}, "d2t"),
+        ({"t2d": np.ones(64, np.bool_)}, "t2d"),
+        ({"d2t": np.zeros(52, np.int64)}, "d2t"),
+        ({"d2t": np.full(53, 40, np.int64)}, "d2t"),
+        ({"d2t": np.zeros((53, 1), np.int32)}, "d2t"),
+        ({"d2t": np.zeros(53, np.float32)}, "d2t"),
+        ({"norm.weight": np.zeros(53, np.int64)}, "norm.weight"),
+        ({"lm_head.weight": None}, "lm_head.weight"),
+        ({"more": np.zeros(3, np.float32)}, "more"),
     ],
-)  # fmt: skip
+)
 def test_tensors_that_do_not_fit(model: Path, tmp_path: Path, replaced: dict[str, Any], field: str) -> None:
     folder = layouts.write(CASES["specforge"], tmp_path / "folder")
     tensors = layouts.tensors_of(CASES["specforge"]) | replaced
@@ -243,9 +249,11 @@ def test_tensors_that_do_not_fit(model: Path, tmp_path: Path, replaced: dict[str
 def test_gguf_files_that_are_refused(model: Path, tmp_path: Path) -> None:
     data = lzma.decompress(layouts.CONVERTED.read_bytes())
     for old, new, field in (
-        (b"eagle3.target_layers", b"eagle3.target_layerz", "target_layerz"), (b"eagle3.norm_before_residual", b"eagle3.norm_before_residuaX", "residuaX"),
-        (b"blk.0.attn_norm_2.weight", b"blk.0.attn_norm_3.weight", "EAGLE-3"), (b"fc.weight", b"fd.weight", "fc.weight"),
-    ):  # fmt: skip
+        (b"eagle3.target_layers", b"eagle3.target_layerz", "target_layerz"),
+        (b"eagle3.norm_before_residual", b"eagle3.norm_before_residuaX", "residuaX"),
+        (b"blk.0.attn_norm_2.weight", b"blk.0.attn_norm_3.weight", "EAGLE-3"),
+        (b"fc.weight", b"fd.weight", "fc.weight"),
+    ):
         assert data.count(old) == 1
         (tmp_path / "wrong.gguf").write_bytes(data.replace(old, new))
         with pytest.raises(ModelFileError, match=field):

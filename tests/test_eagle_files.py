@@ -46,11 +46,16 @@ def change_config(heads: Path, **changes: object) -> None:
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"hidden_size": 128}, "hidden_size"), ({"vocab_size": 65}, "vocab_size"), ({"num_key_value_heads": 3}, "num_key_value_heads"),
-        ({"num_attention_heads": 8}, "self_attn.q_proj"), ({"intermediate_size": 100}, "mlp.gate_proj"), ({"hidden_act": "relu"}, "hidden_act"),
-        ({"hidden_size": "64"}, "hidden_size"), ({"rope_theta": -1}, "theta"),
+        ({"hidden_size": 128}, "hidden_size"),
+        ({"vocab_size": 65}, "vocab_size"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads"),
+        ({"num_attention_heads": 8}, "self_attn.q_proj"),
+        ({"intermediate_size": 100}, "mlp.gate_proj"),
+        ({"hidden_act": "relu"}, "hidden_act"),
+        ({"hidden_size": "64"}, "hidden_size"),
+        ({"rope_theta": -1}, "theta"),
     ],
-)  # fmt: skip
+)
 def test_a_config_that_does_not_fit(model: Path, heads: Path, changes: dict[str, object], field: str) -> None:
     change_config(heads, **changes)
     with pytest.raises(ModelFileError, match=field) as caught:
@@ -65,7 +70,8 @@ def test_a_shortlist_out_of_range(model: Path, plain: LLM, tmp_path: Path, liste
 
 
 def check_broken_files(load: Callable[[Path], None], heads: Path, renamed: Mapping[str, tuple[str, str]]) -> None:
-    """Refused: cut files, tensors that are renamed ({name: (its new name, what the message says)}), a config that is not JSON, no folder."""
+    """Refused: cut files, tensors that are renamed ({name: (its new name, what the message says)}), a config that is not JSON, no
+    folder."""
     weights = heads / "model.safetensors"
     whole = weights.read_bytes()
     for size in (0, 7, 100, len(whole) - 1):

@@ -90,18 +90,28 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "odd size": (lambda t: t.update({UP: t[UP][:, :-1].copy()}), "up_proj.weight.q4_0' must be U8"),
     "a vector": (lambda t: t.update({UP: t[UP].reshape(-1).copy()}), "up_proj.weight.q4_0' must be U8"),
     "another type": (lambda t: t.update({UP: t[UP].astype(np.int32)}), "up_proj.weight.q4_0' must be U8"),
-    "a NaN": (lambda t: t[UP].__setitem__((5, slice(18, 20)), np.frombuffer(np.float16("nan").tobytes(), np.uint8)), "NaN or infinity: the scale of block 1 of row 5"),
-    "an infinity": (lambda t: t["fc.weight.q4_0"].__setitem__((0, slice(0, 2)), np.frombuffer(np.float16("-inf").tobytes(), np.uint8)), "fc.weight.q4_0' holds NaN or infinity"),
+    "a NaN": (
+        lambda t: t[UP].__setitem__((5, slice(18, 20)), np.frombuffer(np.float16("nan").tobytes(), np.uint8)),
+        "NaN or infinity: the scale of block 1 of row 5",
+    ),
+    "an infinity": (
+        lambda t: t["fc.weight.q4_0"].__setitem__((0, slice(0, 2)), np.frombuffer(np.float16("-inf").tobytes(), np.uint8)),
+        "fc.weight.q4_0' holds NaN or infinity",
+    ),
     "too few rows": (lambda t: t.update({UP: t[UP][:-1].copy()}), "up_proj.weight' has shape"),
     "too few columns": (lambda t: t.update({UP: t[UP][:, :-18].copy()}), "up_proj.weight' has shape"),
     "half of fc": (lambda t: t.update({"fc.weight.q4_0": t["fc.weight.q4_0"][:, :36].copy()}), r"fc.weight' must"),
-    "both": (lambda t: t.update({"layers.0.mlp.up_proj.weight": np.zeros((128, 64), np.float32)}), "has another form, 'layers.0.mlp.up_proj.weight'"),
+    "both": (
+        lambda t: t.update({"layers.0.mlp.up_proj.weight": np.zeros((128, 64), np.float32)}),
+        "has another form, 'layers.0.mlp.up_proj.weight'",
+    ),
     "missing": (lambda t: t.pop(UP), "up_proj.weight' is missing"),
     "a packed norm": (
-        lambda t: t.update({"layers.0.post_attention_layernorm.weight.q4_0": np.zeros((1, 36), np.uint8), **{}}) or t.pop("layers.0.post_attention_layernorm.weight"),
+        lambda t: t.update({"layers.0.post_attention_layernorm.weight.q4_0": np.zeros((1, 36), np.uint8), **{}})
+        or t.pop("layers.0.post_attention_layernorm.weight"),
         "post_attention_layernorm.weight' has shape",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", list(CHANGES))

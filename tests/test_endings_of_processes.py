@@ -1,4 +1,5 @@
-"""How programs end with engines in them: exits with daemon threads, and children of forks. All end in peace: their own status, no word on stderr."""
+"""How programs end with engines in them: exits with daemon threads, and children of forks. All end in peace: their own status, no word on
+stderr."""
 
 from __future__ import annotations
 

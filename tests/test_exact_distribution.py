@@ -1,4 +1,5 @@
-"""exact_distribution against draws of the engine for all that has a memory or a coin; what has no one law is refused. The tests of draws."""
+"""exact_distribution against draws of the engine for all that has a memory or a coin; what has no one law is refused. The tests of
+draws."""
 
 from __future__ import annotations
 
@@ -216,7 +217,10 @@ def test_engine_wide_processors() -> None:
     path = tiny_model("llama", vocab_size=16)
     with LLM(path, kv_cache_memory_bytes=1 << 24, max_model_len=128, batch_processors=[Bias()]) as llm:
         assert_same_distribution(draws(llm, params), exact_distribution(llm, PROMPT, params, num_tokens=3))
-    with LLM(path, kv_cache_memory_bytes=1 << 22, max_model_len=128, batch_processors=[Counts()]) as llm, pytest.raises(llmi.UnsupportedCombinationError, match="batch_processors"):  # fmt: skip
+    with (
+        LLM(path, kv_cache_memory_bytes=1 << 22, max_model_len=128, batch_processors=[Counts()]) as llm,
+        pytest.raises(llmi.UnsupportedCombinationError, match="batch_processors"),
+    ):
         exact_distribution(llm, PROMPT, params, num_tokens=2)
 
 

@@ -340,10 +340,34 @@ HOSTILE: list[Any] = [
     {"full_attention": 3},
 ]
 KEYS = [
-    *SIZES, "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "sliding_window", "layer_types", "rms_norm_eps", "layer_norm_eps", "hidden_act",
-    "tie_word_embeddings", "max_position_embeddings", "no_rope_layers", "logits_scaling", "layer_rope_theta", "eos_token_id", "original_max_position_embeddings",
-    "sliding_window_pattern", "n_head", "n_embd", "n_layer", "rotary_dim", "attention_bias", "query_pre_attn_scalar", "num_experts", "text_config", "model_type",
-]  # fmt: skip
+    *SIZES,
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "partial_rotary_factor",
+    "sliding_window",
+    "layer_types",
+    "rms_norm_eps",
+    "layer_norm_eps",
+    "hidden_act",
+    "tie_word_embeddings",
+    "max_position_embeddings",
+    "no_rope_layers",
+    "logits_scaling",
+    "layer_rope_theta",
+    "eos_token_id",
+    "original_max_position_embeddings",
+    "sliding_window_pattern",
+    "n_head",
+    "n_embd",
+    "n_layer",
+    "rotary_dim",
+    "attention_bias",
+    "query_pre_attn_scalar",
+    "num_experts",
+    "text_config",
+    "model_type",
+]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -359,9 +383,25 @@ def test_hostile_values_are_refused_or_read(architecture: str) -> None:
 
 def test_hostile_metadata() -> None:
     for gguf in ("llama", "gemma3", "phi3", "apertus", "granite_swa", "mistral3", "exaone4"):
-        for key in ("block_count", "attention.head_count", "attention.head_count_kv", "attention.key_length", "rope.dimension_count", "rope.freq_base", "rope.scaling.type",
-                    "rope.scaling.factor", "attention.sliding_window", "attention.sliding_window_pattern", "attention.scale", "xielu.alpha_p", "attention.rope_pattern",
-                    "rope.scaling.original_context_length", "context_length", "vocab_size", "expert_count"):  # fmt: skip
+        for key in (
+            "block_count",
+            "attention.head_count",
+            "attention.head_count_kv",
+            "attention.key_length",
+            "rope.dimension_count",
+            "rope.freq_base",
+            "rope.scaling.type",
+            "rope.scaling.factor",
+            "attention.sliding_window",
+            "attention.sliding_window_pattern",
+            "attention.scale",
+            "xielu.alpha_p",
+            "attention.rope_pattern",
+            "rope.scaling.original_context_length",
+            "context_length",
+            "vocab_size",
+            "expert_count",
+        ):
             for value in HOSTILE:
                 more = {f"{gguf}.rope.scaling.type": "yarn", f"{gguf}.rope.scaling.factor": 4.0}
                 try:

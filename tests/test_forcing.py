@@ -12,10 +12,26 @@ from llmi import LLM
 from llmi.structured.forcing import without_endless_forcing
 
 ENDLESS = [
-    'start: "x" /[a]{2,}/ "a"', 'start: A "a"\nA: /a+/', 'start: A A\nA: "a"+', 'start: A "x"\nA: B*\nB: "x"', "start: /(ab)*/", "start: /[a-z&&a]+/",
-    r"start: /[^\x00-\x60\x62-\xff]+/", "start: /[z-z]+/", "start: /[aa]*/", 'b[suffix="x"]: "a"+', "%ignore / +/", r"start: /\n+/", "start: /[[a]]+/",
-    'start: %lark { start: "a" }', "start: $", 'start: A\nA: "a"~3..', "start: /[a-]+/", 'start: a\na: A\nA: ("b" "c"){2,}', "start: /(?i)a+/",
-]  # fmt: skip
+    'start: "x" /[a]{2,}/ "a"',
+    'start: A "a"\nA: /a+/',
+    'start: A A\nA: "a"+',
+    'start: A "x"\nA: B*\nB: "x"',
+    "start: /(ab)*/",
+    "start: /[a-z&&a]+/",
+    r"start: /[^\x00-\x60\x62-\xff]+/",
+    "start: /[z-z]+/",
+    "start: /[aa]*/",
+    'b[suffix="x"]: "a"+',
+    "%ignore / +/",
+    r"start: /\n+/",
+    "start: /[[a]]+/",
+    'start: %lark { start: "a" }',
+    "start: $",
+    'start: A\nA: "a"~3..',
+    "start: /[a-]+/",
+    'start: a\na: A\nA: ("b" "c"){2,}',
+    "start: /(?i)a+/",
+]
 CHOICES = [
     'start: "x" "a"+', "start: /[0-9]+/", "start: /[a-zA-Z_][a-zA-Z0-9_]*/", 'start: x*\nx: "y"', 'start: /[^"]*/', r"start: /[ \t]+/",
     "start: /[\\d.]+/ // a+\n", 'start: "a+" /a{3}/', '%ignore /[ \\t\\n]+/\nstart: "a"', '%import common.INT\nstart: INT ("," INT)*',
@@ -43,10 +59,14 @@ def test_each_byte_leaves_a_choice(grammar: str) -> None:
 @pytest.mark.parametrize(
     ("grammar", "text"),
     [
-        ('start: /[xy]/ A "a"\nA: /a+/', "a" * 11), ('start: A A\nA: "a"+', "a" * 12), ('%llguidance {"no_forcing": false}\nstart: A "a"\nA: /a+/', "a" * 12),
-        ('start: A "b"\nA: /a+/', "ab"), ('root ::= [xy] as "c"\nas ::= "a"+ | "d"', "a" * 11), ('root ::= [ ]* as "b"\nas ::= [a]+', "b"),
+        ('start: /[xy]/ A "a"\nA: /a+/', "a" * 11),
+        ('start: A A\nA: "a"+', "a" * 12),
+        ('%llguidance {"no_forcing": false}\nstart: A "a"\nA: /a+/', "a" * 12),
+        ('start: A "b"\nA: /a+/', "ab"),
+        ('root ::= [xy] as "c"\nas ::= "a"+ | "d"', "a" * 11),
+        ('root ::= [ ]* as "b"\nas ::= [a]+', "b"),
     ],
-)  # fmt: skip
+)
 def test_such_a_grammar_ends(llm: LLM, grammar: str, text: str) -> None:
     """By length where nothing but the repeated byte can follow; else as any other."""
     [output] = llm.generate(

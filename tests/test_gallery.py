@@ -175,9 +175,18 @@ def two_models(world: dict[str, Any], out: str) -> None:
 
 CHECKS: dict[tuple[int, int], Any] = {
     **dict.fromkeys([(number, 0) for number in (1, 2, 3, 5, 24)], texts),
-    (21, 0): likelier_than_drawn, (22, 0): in_budget, (23, 0): without_phrases, (4, 0): mcts_runs, (7, 0): same_as_plain, (8, 0): same_as_plain,
-    (8, 1): corpus_of_its_own, (13, 0): dates, (16, 0): two_models, (19, 0): lossless, (20, 0): adapter,
+    (21, 0): likelier_than_drawn,
+    (22, 0): in_budget,
+    (23, 0): without_phrases,
+    (4, 0): mcts_runs,
+    (7, 0): same_as_plain,
+    (8, 0): same_as_plain,
+    (8, 1): corpus_of_its_own,
+    (13, 0): dates,
+    (16, 0): two_models,
+    (19, 0): lossless,
+    (20, 0): adapter,
     (9, 0): lambda world, out: drafted(world, world["TreeDrafter"](world["small"]), "rejection"),
     (10, 0): lambda world, out: drafted(world, world["Bigram"](), world["Lenient"]()),
     (18, 0): lambda world, out: (out.strip() and world["trace"].to_pandas().drafted.sum() >= 0) or pytest.fail("no trace"),
-}  # fmt: skip
+}

@@ -14,7 +14,8 @@ from llmi.structured.gbnf import GbnfError, is_gbnf, lark_of_gbnf
 from llmi.structured.grammars import compiled
 from schema_suite import accepts, byte_vocabulary
 
-#: A part of a grammar: ("text", letters), ("class", letters), ("rule", name), ("seq" or "alt", parts), ("times", part, least, most or None).
+#: A part of a grammar: ("text", letters), ("class", letters), ("rule", name), ("seq" or "alt", parts), ("times", part, least, most or
+#: None).
 Part = tuple[Any, ...]
 LETTERS = "abé"
 LONGEST = 4
@@ -125,11 +126,11 @@ CASES: list[tuple[str, list[str], list[str]]] = [
     ("root ::= ws ws\nws ::= [ab]+", ["aa", "abab"], ["a"]),
     ("root ::= [^é]* [é]", ["é", "abé", "ñé"], ["ab", "aéé"]),
     ("root ::= [^é]* [éè]", ["é", "abé", "abèè", "ñè"], ["ab", "abéé"]),
-    ("root ::= ([a-c] | \"x\" [0-9a-f]{2})* \"a\"", ["a", "bxcaa", "xaaa"], ["xaa", "b"]),
-    ("root ::= ([ab]+ \";\")* [b-d]{0,2} \"d\"", ["ab;bd", "a;d", "ddd"], ["ab;", "ddddd"]),
+    ('root ::= ([a-c] | "x" [0-9a-f]{2})* "a"', ["a", "bxcaa", "xaaa"], ["xaa", "b"]),
+    ('root ::= ([ab]+ ";")* [b-d]{0,2} "d"', ["ab;bd", "a;d", "ddd"], ["ab;", "ddddd"]),
     ('root ::= root "+" "x" | "x"', ["x", "x+x+x"], ["x+"]),
-    ("# only a comment\n\r\n  root ::= [@] x-1\r\nx-1 ::= \"@x-1@\"\r\n", ["@@x-1@"], ["@x-1"]),
-]  # fmt: skip
+    ('# only a comment\n\r\n  root ::= [@] x-1\r\nx-1 ::= "@x-1@"\r\n', ["@@x-1@"], ["@x-1"]),
+]
 
 
 @pytest.mark.parametrize("grammar, right, wrong", CASES, ids=range(len(CASES)))
@@ -146,7 +147,7 @@ REFUSED = {
     'root ::= "\\q"': "is no escape",
     'root ::= "\\u12"': "is no escape",
     'root ::= "\\uD800"': "is no character",
-    'root ::= [\\U00110000]': "is no character",
+    "root ::= [\\U00110000]": "is no character",
     "root ::= [z-a]": "the range from 'z' to 'a' is empty",
     "root ::= []": "the class is empty",
     'root ::= "a': "the text or class has no end",
@@ -158,9 +159,9 @@ REFUSED = {
     "root ::= *": r"'\*' cannot stand here",
     'root ::= "a"\nx': "line 2: '::=' must follow a rule's name",
     'root ::= "a"\n| "b"': r"line 2: a rule's name is expected, not '\|'",
-    'root ::= <[7]>': "'<' cannot stand here",
+    "root ::= <[7]>": "'<' cannot stand here",
     "root ::= " + "(" * 20_000: "nested too deep|is missing",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("grammar", REFUSED, ids=range(len(REFUSED)))

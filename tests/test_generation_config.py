@@ -25,11 +25,24 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 _FILE_KEYS: dict[str, tuple[Any, str, Any]] = {
-    "temperature": (0.5, "temperature", 0.5), "top_k": (7, "top_k", 7), "top_p": (0.5, "top_p", 0.5), "min_p": (0.25, "min_p", 0.25), "repetition_penalty": (1.5, "repetition_penalty", 1.5),
-    "max_new_tokens": (9, "max_tokens", 9), "min_new_tokens": (2, "min_tokens", 2), "do_sample": (False, "temperature", 0.0), "suppress_tokens": ([5, 6], "logit_bias", {5: -math.inf, 6: -math.inf}),
-    "sequence_bias": ([[[5], 2.0]], "logit_bias", {5: 2.0}), "bad_words_ids": ([[5, 6]], "bad_words", [[5, 6]]), "stop_strings": (["zz"], "stop", ["zz"]),
-    "typical_p": (0.5, "typical_p", 0.5), "epsilon_cutoff": (0.25, "epsilon_cutoff", 0.25), "eta_cutoff": (0.25, "eta_cutoff", 0.25), "top_h": (0.5, "top_h", 0.5), "no_repeat_ngram_size": (3, "no_repeat_ngram_size", 3),
-}  # fmt: skip
+    "temperature": (0.5, "temperature", 0.5),
+    "top_k": (7, "top_k", 7),
+    "top_p": (0.5, "top_p", 0.5),
+    "min_p": (0.25, "min_p", 0.25),
+    "repetition_penalty": (1.5, "repetition_penalty", 1.5),
+    "max_new_tokens": (9, "max_tokens", 9),
+    "min_new_tokens": (2, "min_tokens", 2),
+    "do_sample": (False, "temperature", 0.0),
+    "suppress_tokens": ([5, 6], "logit_bias", {5: -math.inf, 6: -math.inf}),
+    "sequence_bias": ([[[5], 2.0]], "logit_bias", {5: 2.0}),
+    "bad_words_ids": ([[5, 6]], "bad_words", [[5, 6]]),
+    "stop_strings": (["zz"], "stop", ["zz"]),
+    "typical_p": (0.5, "typical_p", 0.5),
+    "epsilon_cutoff": (0.25, "epsilon_cutoff", 0.25),
+    "eta_cutoff": (0.25, "eta_cutoff", 0.25),
+    "top_h": (0.5, "top_h", 0.5),
+    "no_repeat_ngram_size": (3, "no_repeat_ngram_size", 3),
+}
 
 
 def _defaults(path: Path, fields: Any) -> tuple[dict[str, Any], list[str]]:

@@ -102,9 +102,19 @@ def roomy(tiny_path: Callable[..., Path]) -> Iterator[LLM]:
 PARAMS = [
     SamplingParams(temperature=0, guidance_scale=2.5, negative_prompt=[9, 8, 7], max_tokens=12, ignore_eos=True, logprobs=0),
     SamplingParams(guidance_scale=1.5, seed=3, max_tokens=12, ignore_eos=True, logprobs=0),
-    SamplingParams(guidance_scale=-1.0, negative_prompt=[5] * 40, top_k=20, temperature=0.7, repetition_penalty=1.3, seed=4, max_tokens=12, ignore_eos=True, logprobs=0),
+    SamplingParams(
+        guidance_scale=-1.0,
+        negative_prompt=[5] * 40,
+        top_k=20,
+        temperature=0.7,
+        repetition_penalty=1.3,
+        seed=4,
+        max_tokens=12,
+        ignore_eos=True,
+        logprobs=0,
+    ),
     SamplingParams(guidance_scale=0, negative_prompt=[4, 4, 6], seed=5, min_p=0.02, max_tokens=12, ignore_eos=True, logprobs=0),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("index", range(len(PARAMS)))
@@ -163,11 +173,20 @@ def crowd(count: int) -> tuple[list[list[int]], list[SamplingParams]]:
         negative = [None, rng.integers(1, 257, size=1 + (i * 7) % 37).tolist(), [5, 6, 7] * 8][i % 3]
         params.append(
             SamplingParams(
-                temperature=[0.0, 0.8, 1.0][i % 3], max_tokens=8 + i % 9, seed=i, n=1 + (i % 4 == 0), ignore_eos=True, logprobs=1, top_p=[1.0, 0.9][i % 2],
-                guidance_scale=None if i % 5 == 4 else 0.5 + i % 4, negative_prompt=negative, prompt_logprobs=1 if i % 6 == 0 else None,
-                logits_processors=[stateful] if i % 7 == 2 else [], sampler=own_sampler if i % 11 == 3 else None,
+                temperature=[0.0, 0.8, 1.0][i % 3],
+                max_tokens=8 + i % 9,
+                seed=i,
+                n=1 + (i % 4 == 0),
+                ignore_eos=True,
+                logprobs=1,
+                top_p=[1.0, 0.9][i % 2],
+                guidance_scale=None if i % 5 == 4 else 0.5 + i % 4,
+                negative_prompt=negative,
+                prompt_logprobs=1 if i % 6 == 0 else None,
+                logits_processors=[stateful] if i % 7 == 2 else [],
+                sampler=own_sampler if i % 11 == 3 else None,
             )
-        )  # fmt: skip
+        )
     return prompts, params
 
 
@@ -233,9 +252,17 @@ def test_drafts_and_the_batch(tiny_path: Callable[..., Path], verification: str)
     rng = np.random.default_rng(3)
     prompts = [(rng.integers(1, 16, size=2 + i % 5).tolist() * 6)[: 4 + i] for i in range(15)]
     params = [
-        SamplingParams(temperature=[0.0, 0.7, 1.1][i % 3], max_tokens=10 + i % 4, seed=i, n=1 + (i % 6 == 1), ignore_eos=True, guidance_scale=[1.7, -0.5][i % 2], negative_prompt=[1, 2, 3][: i % 4])
+        SamplingParams(
+            temperature=[0.0, 0.7, 1.1][i % 3],
+            max_tokens=10 + i % 4,
+            seed=i,
+            n=1 + (i % 6 == 1),
+            ignore_eos=True,
+            guidance_scale=[1.7, -0.5][i % 2],
+            negative_prompt=[1, 2, 3][: i % 4],
+        )
         for i in range(15)
-    ]  # fmt: skip
+    ]
     path = tiny_path("llama", vocab_size=16)
     with (
         LLM(path, kv_cache_memory_bytes=1 << 23, max_model_len=128) as llm,

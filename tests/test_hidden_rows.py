@@ -162,7 +162,9 @@ def test_a_row_begins_with_one_draft_of_the_head(tiny: LLM) -> None:
             return tokens[:1]
 
     for verification in ("coupled", "rejection"):
-        tiny.generate([1, 2, 3], seed=1, max_tokens=6, ignore_eos=True, speculative_config=SpeculativeConfig(Repeats(), 1, verification=verification))  # type: ignore[arg-type]  # fmt: skip
+        tiny.generate(
+            [1, 2, 3], seed=1, max_tokens=6, ignore_eos=True, speculative_config=SpeculativeConfig(Repeats(), 1, verification=verification)
+        )  # type: ignore[arg-type]
     assert len(seen) > 5
 
 

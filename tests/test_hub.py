@@ -90,7 +90,7 @@ def test_sets_are_taken_whole() -> None:
         ("u/r", ["README.md", "onnx/model.onnx"], "no model that llmi reads"),
         ("u/r", [], "no model that llmi reads"),
     ],
-)  # fmt: skip
+)
 def test_nothing_is_guessed(name: str, files: list[str], message: str) -> None:
     with pytest.raises(ModelFileError, match=message):
         chosen(name, files)
@@ -178,7 +178,7 @@ def test_a_revision_of_a_path_has_no_effect_and_says_so(
         (500, "", "answers 500"),
         (503, "", "answers 503"),
     ],
-)  # fmt: skip
+)
 def test_refusals_say_what_to_do(hub: FakeHub, status: int, code: str, message: str) -> None:
     hub.repositories["u/r"].status, hub.repositories["u/r"].error_code = status, code
     with pytest.raises(ModelFileError, match=message) as caught:

@@ -34,12 +34,23 @@ def test_published_numbers() -> None:
 
 
 def test_the_one_sum(tmp_path: Path) -> None:
-    """LLaMA-7B with 2,048 tokens: weights + cache + activations + overhead. 7e9 parameters of 2 bytes make it 14 + 1.07 + ... = 15 to 16 GB."""
+    """LLaMA-7B with 2,048 tokens: weights + cache + activations + overhead. 7e9 parameters of 2 bytes make it 14 + 1.07 + ... = 15 to 16
+    GB."""
     fields = {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
-        "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32000, "max_position_embeddings": 2048, "rms_norm_eps": 1e-6,
-        "torch_dtype": "float16", "hidden_act": "silu", "tie_word_embeddings": False,
-    }  # fmt: skip
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 32,
+        "vocab_size": 32000,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-6,
+        "torch_dtype": "float16",
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+    }
     (tmp_path / "config.json").write_text(json.dumps(fields))
     report = inspect_model(tmp_path)
     parts = (report.weight_bytes, 1_073_741_824, report.workspace_bytes, report.overhead_bytes)

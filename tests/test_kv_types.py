@@ -1,4 +1,5 @@
-"""KV caches of int8, of fp8 and of bf16 pairs: the promise holds in them, drafts and trees move in them, and they are what they say in reports."""
+"""KV caches of int8, of fp8 and of bf16 pairs: the promise holds in them, drafts and trees move in them, and they are what they say in
+reports."""
 
 from __future__ import annotations
 
@@ -122,7 +123,8 @@ def test_attention_dtype_names_a_cache(tiny_path: Callable[..., Path]) -> None:
 
 @pytest.mark.parametrize("table", ["", *DEVICES])
 def test_a_number_that_is_not_finite_is_not_lost(table: str) -> None:
-    """Of K or V: rows that see it are not finite, and those before it are; in int8 it makes the scale NaN, and so all that the scale holds for."""
+    """Of K or V: rows that see it are not finite, and those before it are; in int8 it makes the scale NaN, and so all that the scale holds
+    for."""
     ones = np.ones((20, 16), np.float32)
     nans = np.array([0x7FC00001, 0x7FFFFFFF, 0xFFFFFE01], np.uint32).view(np.float32)  # whose low bits are not zero, as a GPU's are
     for bad in (np.nan, np.inf, *nans):

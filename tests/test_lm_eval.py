@@ -1,4 +1,5 @@
-"""The model "llmi" of lm-evaluation-harness. Without the package its base class is a stand-in; tests/lm_eval_parity.py runs the real one."""
+"""The model "llmi" of lm-evaluation-harness. Without the package its base class is a stand-in; tests/lm_eval_parity.py runs the real
+one."""
 
 from __future__ import annotations
 

@@ -23,11 +23,34 @@ from llmi.loadtest.workload import LoadRequest, load_requests
 
 # The names that `vllm bench serve --save-result` writes.
 VLLM_NAMES = {
-    "date", "backend", "endpoint_type", "model_id", "num_prompts", "request_rate", "burstiness", "max_concurrency", "duration", "completed", "failed",
-    "total_input_tokens", "total_output_tokens", "request_throughput", "request_goodput", "output_throughput", "total_token_throughput",
-    "max_output_tokens_per_s", "max_concurrent_requests", "input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors",
+    "date",
+    "backend",
+    "endpoint_type",
+    "model_id",
+    "num_prompts",
+    "request_rate",
+    "burstiness",
+    "max_concurrency",
+    "duration",
+    "completed",
+    "failed",
+    "total_input_tokens",
+    "total_output_tokens",
+    "request_throughput",
+    "request_goodput",
+    "output_throughput",
+    "total_token_throughput",
+    "max_output_tokens_per_s",
+    "max_concurrent_requests",
+    "input_lens",
+    "output_lens",
+    "ttfts",
+    "itls",
+    "start_times",
+    "generated_texts",
+    "errors",
     *(f"{kind}_{name}_ms" for kind in ("mean", "median", "std", "p99") for name in ("ttft", "tpot", "itl", "e2el")),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -57,9 +80,16 @@ def test_answers_and_counts(arrivals: dict[str, float], endpoint: str, stream: b
 
 
 FAULTS = {
-    "429": "status 429", "500": "status 500", "closed": "no HTTP", "no http": "no HTTP", "cut": "dropped stream", "no done": "dropped stream",
-    "malformed": "malformed event", "error": "error event", "empty": "empty answer",
-}  # fmt: skip
+    "429": "status 429",
+    "500": "status 500",
+    "closed": "no HTTP",
+    "no http": "no HTTP",
+    "cut": "dropped stream",
+    "no done": "dropped stream",
+    "malformed": "malformed event",
+    "error": "error event",
+    "empty": "empty answer",
+}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -139,10 +169,21 @@ def test_equal_seeds_make_equal_requests(tmp_path: Path) -> None:
 
 
 BAD = {
-    "url": ["ftp://x", "https://x", "x", "http://x/y", "http://x:99999", "http://u@x", "http://[::1", "http://a..b", "http://\u00fc"], "num_prompts": [0, -1, True, 10**9], "request_rate": [0.0, -1.0, math.nan],
-    "burstiness": [0.0, math.inf], "burst": [0], "max_concurrency": [0], "input_len": [0], "output_len": [0], "temperature": [-1.0, math.nan],
-    "goodput": [{"tbt": 1.0}, {"ttft": 0.0}], "prefix_len": [129], "endpoint": ["images"], "timeout_s": [0.0, math.inf], "retries": [-1],
-}  # fmt: skip
+    "url": ["ftp://x", "https://x", "x", "http://x/y", "http://x:99999", "http://u@x", "http://[::1", "http://a..b", "http://\u00fc"],
+    "num_prompts": [0, -1, True, 10**9],
+    "request_rate": [0.0, -1.0, math.nan],
+    "burstiness": [0.0, math.inf],
+    "burst": [0],
+    "max_concurrency": [0],
+    "input_len": [0],
+    "output_len": [0],
+    "temperature": [-1.0, math.nan],
+    "goodput": [{"tbt": 1.0}, {"ttft": 0.0}],
+    "prefix_len": [129],
+    "endpoint": ["images"],
+    "timeout_s": [0.0, math.inf],
+    "retries": [-1],
+}
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values], ids=str)
@@ -172,12 +213,23 @@ def test_settings_that_cannot_be(flag: str, more: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["[]", "{", '{"timestamp": 1}', '{"timestamp": -1, "input_length": 1, "output_length": 1}', '{"timestamp": 0, "input_length": true, "output_length": 1}',
-     '{"timestamp": 0, "input_length": 1, "output_length": 0}', '{"timestamp": 0, "input_length": 1, "output_length": 1, "size": 1}', "",
-     '{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": 5}', '{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": ["a"]}',
-     '{"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [1, 2]}', '{"timestamp": 0, "prompt": ["x"], "output_length": 1}',
-     '{"timestamp": 0, "prompt": null, "output_length": 1}', '{"timestamp": 0, "prompt": "x", "hash_ids": [1], "output_length": 1}'],
-)  # fmt: skip
+    [
+        "[]",
+        "{",
+        '{"timestamp": 1}',
+        '{"timestamp": -1, "input_length": 1, "output_length": 1}',
+        '{"timestamp": 0, "input_length": true, "output_length": 1}',
+        '{"timestamp": 0, "input_length": 1, "output_length": 0}',
+        '{"timestamp": 0, "input_length": 1, "output_length": 1, "size": 1}',
+        "",
+        '{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": 5}',
+        '{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": ["a"]}',
+        '{"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [1, 2]}',
+        '{"timestamp": 0, "prompt": ["x"], "output_length": 1}',
+        '{"timestamp": 0, "prompt": null, "output_length": 1}',
+        '{"timestamp": 0, "prompt": "x", "hash_ids": [1], "output_length": 1}',
+    ],
+)
 def test_bad_traces_are_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text(line)
@@ -187,9 +239,18 @@ def test_bad_traces_are_refused(tmp_path: Path, line: str) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ['{"prompt": ["x"]}', '{"prompt": 5}', '{"messages": []}', '{"messages": "x"}', '{"messages": [1]}', '{"prompt": "x", "max_tokens": "y"}',
-     '{"prompt": "x", "messages": [{}]}', '{"max_tokens": 5}', '{"prompt": "a\x0bb"}'],
-)  # fmt: skip
+    [
+        '{"prompt": ["x"]}',
+        '{"prompt": 5}',
+        '{"messages": []}',
+        '{"messages": "x"}',
+        '{"messages": [1]}',
+        '{"prompt": "x", "max_tokens": "y"}',
+        '{"prompt": "x", "messages": [{}]}',
+        '{"max_tokens": 5}',
+        '{"prompt": "a\x0bb"}',
+    ],
+)
 def test_bad_datasets_are_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / "d.jsonl"
     path.write_text('{"prompt": "right"}\n' + line)

@@ -71,10 +71,13 @@ def aligned_by_all_columns(d: Array, a: Array, b: Array) -> Array:
 @pytest.mark.parametrize(
     ("add", "fails"),
     [
-        (exact, None), (one_by_one, "order_free"), (aligned_by_operands, "zeros_neutral"), (aligned_by_all_rows, "rows_apart"),
+        (exact, None),
+        (one_by_one, "order_free"),
+        (aligned_by_operands, "zeros_neutral"),
+        (aligned_by_all_rows, "rows_apart"),
         (aligned_by_all_columns, "columns_apart"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("num_columns", [8, 72])
 def test_each_question_is_failed_by_an_instruction_of_its_own(add: Any, fails: str | None, num_columns: int) -> None:
     answers = _core.testing.ask_matrix_product(by_calls(add), num_columns)

@@ -19,8 +19,8 @@ from test_eagle import GREEDY, MARGIN, OPTIONS, SAMPLED, check_under_pressure, p
 
 CHAIN = [(0,), (0, 0), (0, 0, 0)]
 TREE = [(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (1, 0, 0), (1, 0, 1)]
-#: Architecture and size of the model, and the form of the heads: matrices over the vocabulary of their own, of all tokens or of a shortlist,
-#: or the model's own head, or its rows of a shortlist.
+#: Architecture and size of the model, and the form of the heads: matrices over the vocabulary of their own, of all tokens or of a
+#: shortlist, or the model's own head, or its rows of a shortlist.
 SHAPES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "own": ("llama", {}, {}),
     "own-listed": ("gemma3", {"num_layers": 4}, {"shortlist": [3 * i for i in range(20)] + [1, 2], "num_layers": 2}),

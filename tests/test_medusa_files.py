@@ -1,4 +1,5 @@
-"""Files of Medusa heads: the layouts that are read, and those that cannot be right, which are refused by one line when the model is loaded."""
+"""Files of Medusa heads: the layouts that are read, and those that cannot be right, which are refused by one line when the model is
+loaded."""
 
 from __future__ import annotations
 
@@ -56,13 +57,20 @@ def tensors_of(heads: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"hidden_size": 128}, "hidden_size"), ({"vocab_size": 65}, "vocab_size"), ({"medusa_num_heads": 4}, "3.1.weight"),
-        ({"medusa_num_heads": 2}, "2.0.linear"), ({"medusa_num_heads": None}, "medusa_num_heads"), ({"medusa_num_layers": 2}, "0.1.weight"),
-        ({"medusa_num_heads": 0}, "medusa_num_heads"), ({"medusa_num_heads": 65}, "medusa_num_heads"), ({"medusa_num_heads": "3"}, "medusa_num_heads"),
-        ({"medusa_num_layers": 10**6}, "medusa_num_layers"), ({"architectures": ["LlamaForCausalLMEagle"]}, "architectures"),
+        ({"hidden_size": 128}, "hidden_size"),
+        ({"vocab_size": 65}, "vocab_size"),
+        ({"medusa_num_heads": 4}, "3.1.weight"),
+        ({"medusa_num_heads": 2}, "2.0.linear"),
+        ({"medusa_num_heads": None}, "medusa_num_heads"),
+        ({"medusa_num_layers": 2}, "0.1.weight"),
+        ({"medusa_num_heads": 0}, "medusa_num_heads"),
+        ({"medusa_num_heads": 65}, "medusa_num_heads"),
+        ({"medusa_num_heads": "3"}, "medusa_num_heads"),
+        ({"medusa_num_layers": 10**6}, "medusa_num_layers"),
+        ({"architectures": ["LlamaForCausalLMEagle"]}, "architectures"),
         ({"truncated_vocab_size": 32}, "truncated_vocab_size"),
     ],
-)  # fmt: skip
+)
 def test_a_config_that_does_not_fit(model: Path, heads: Path, changes: dict[str, object], field: str) -> None:
     change_config(heads, **changes)
     with pytest.raises(ModelFileError, match=field) as caught:

@@ -114,17 +114,30 @@ SHAPES = {
 
 def write_config(path: Path, **fields: Any) -> Path:
     config = {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 32000, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
-        "hidden_act": "silu", "tie_word_embeddings": False, "torch_dtype": "float16", "rope_theta": 10000.0, **fields,
-    }  # fmt: skip
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": 32000,
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "torch_dtype": "float16",
+        "rope_theta": 10000.0,
+        **fields,
+    }
     path.mkdir(exist_ok=True)
     (path / "config.json").write_text(json.dumps(config))
     return path
 
 
 def inspect(*arguments: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", "import sys; from llmi.cli.commands import main; sys.exit(main())", "inspect", *map(str, arguments)],
-                          capture_output=True, text=True, timeout=HANG_S, check=False)  # fmt: skip
+    return subprocess.run(
+        [sys.executable, "-c", "import sys; from llmi.cli.commands import main; sys.exit(main())", "inspect", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,11 +145,15 @@ def inspect(*arguments: Any) -> subprocess.CompletedProcess[str]:
     [
         ("7b", [], ["1,073.7 MB", "6,738.4 M parameters", "13,476.8 MB of weights", "MHA"]),
         ("13b", ["--memory", "14GB"], ["0.82 MB", "17,089 tokens, 8 sequences of 2,048", "26,031.7 MB of weights", "DO NOT FIT"]),
-        ("13b", ["--memory", "40e9", "--qps", "10", "--one-device-qps", "3"], ["sequences of 2,048", "10 requests a second / 3 of one device (given): 4"]),
+        (
+            "13b",
+            ["--memory", "40e9", "--qps", "10", "--one-device-qps", "3"],
+            ["sequences of 2,048", "10 requests a second / 3 of one device (given): 4"],
+        ),
         ("70b-mha", ["--tokens", "16384"], ["2.62 MB", "42,949.7 MB"]),  # as 16 sequences of 1,024
         ("70b", [], ["0.33 MB", "GQA: 64 heads, 8 KV heads of 128", "68,976.6 M parameters"]),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("as_file", [False, True])
 def test_the_missions_numbers_by_a_config_alone(tmp_path: Path, shape: str, arguments: list[str], facts: list[str], as_file: bool) -> None:
     path = write_config(tmp_path / shape, **SHAPES[shape])

@@ -64,7 +64,8 @@ def test_rows_and_logits_are_those_of_the_engine(path_and_engine: tuple[Path, di
 
 
 def test_neither_chunks_nor_company_change_a_bit(tiny_path: Callable[..., Path], table: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps of 24 tokens, of 2048, each prompt alone, with other requests in the batch, prompts that the prefix cache knows: on every table and device."""
+    """Steps of 24 tokens, of 2048, each prompt alone, with other requests in the batch, prompts that the prefix cache knows: on every table
+    and device."""
     options: dict[str, Any] = {**ENGINE, **there(monkeypatch, table)}
     path = tiny_path("gemma3")
     with LLM(path, **options) as llm:
@@ -125,7 +126,7 @@ def test_prompts_are_read_as_everywhere(tiny: LLM) -> None:
         (lambda llm: llm.weights["model.norm"], KeyError, r"there is no tensor 'model.norm'; 'model.norm.weight' is one"),
         (lambda llm: llm.weights["x"], llmi.InvalidParamsError, "there is no tensor 'x'"),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused(tiny: LLM, call: Callable[[LLM], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call(tiny)

@@ -120,16 +120,35 @@ def records(llm: LLM) -> list[Any]:
     chunk = next(llm.stream([1], max_tokens=2, ignore_eos=True))
     lookup = {"lookup": llmi.PromptLookup()}
     return [
-        *outputs, *(entry for output in outputs for entry in output.outputs), *(output.metrics for output in outputs),
+        *outputs,
+        *(entry for output in outputs for entry in output.outputs),
+        *(output.metrics for output in outputs),
         *(entry for output in outputs for sample in output.outputs for entry in [sample.spec_decode_metrics, sample.trace]),
-        outputs[0].outputs[0].logprobs, outputs[0].prompt_logprobs, chunk, memory, llm.model_info, trace.explain(3), trace.diff(other),
-        *llm.loglikelihood([([1], [2, 3])]), *llm.perplexity([[1, 2, 3]]), llm.get_default_sampling_params(), outputs[0].receipt(),
-        llmi.drafter_arena(outputs, lookup), llmi.speculation_forecast(llm, [[1, 2]], lookup, SamplingParams(max_tokens=20, ignore_eos=True)),
-        SamplingParams(stop=["a"], logit_bias={3: -math.inf}, seed=2**64 - 1), llmi.Generate([[1]], SamplingParams()), llmi.doctor(),
-        SpeculativeConfig(llmi.PromptLookup(3, 2), 4, "typical"), SpeculativeConfig([llmi.PromptLookup(), llmi.PromptLookup(2)], "auto", "block"),
-        SpeculativeConfig(llmi.SelfDraft(exit_layer=1), 2), llmi.Typical(0.1), llmi.TokenTree([1, 2], [-1, -1]), llmi.Draft([1], None, [np.ones(4)]),
-        llmi.Capture(hidden_states=(i for i in [0, -1])), llmi.RequestInfo("1", 0, 0.0, 1, 1, 1, 0),
-    ]  # fmt: skip
+        outputs[0].outputs[0].logprobs,
+        outputs[0].prompt_logprobs,
+        chunk,
+        memory,
+        llm.model_info,
+        trace.explain(3),
+        trace.diff(other),
+        *llm.loglikelihood([([1], [2, 3])]),
+        *llm.perplexity([[1, 2, 3]]),
+        llm.get_default_sampling_params(),
+        outputs[0].receipt(),
+        llmi.drafter_arena(outputs, lookup),
+        llmi.speculation_forecast(llm, [[1, 2]], lookup, SamplingParams(max_tokens=20, ignore_eos=True)),
+        SamplingParams(stop=["a"], logit_bias={3: -math.inf}, seed=2**64 - 1),
+        llmi.Generate([[1]], SamplingParams()),
+        llmi.doctor(),
+        SpeculativeConfig(llmi.PromptLookup(3, 2), 4, "typical"),
+        SpeculativeConfig([llmi.PromptLookup(), llmi.PromptLookup(2)], "auto", "block"),
+        SpeculativeConfig(llmi.SelfDraft(exit_layer=1), 2),
+        llmi.Typical(0.1),
+        llmi.TokenTree([1, 2], [-1, -1]),
+        llmi.Draft([1], None, [np.ones(4)]),
+        llmi.Capture(hidden_states=(i for i in [0, -1])),
+        llmi.RequestInfo("1", 0, 0.0, 1, 1, 1, 0),
+    ]
 
 
 def test_records_come_back_equal(llm: LLM) -> None:
@@ -268,13 +287,42 @@ def strict(path: Path) -> Any:
 
 #: Every parameter that tokens, text or log-probabilities depend on, away from its default.
 CHANGES: dict[str, Any] = {
-    "n": 2, "temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "max_tokens": 5, "min_tokens": 3, "stop": ["zz", "inf"],
-    "stop_token_ids": [9], "ignore_eos": True, "include_stop_str_in_output": True, "presence_penalty": 0.5, "frequency_penalty": 0.25,
-    "repetition_penalty": 1.3, "logit_bias": {7: -math.inf, 8: math.inf, 9: 1.5}, "bad_words": ["ab"], "allowed_token_ids": [7, 8, 9, 10, 11, 200],
-    "typical_p": 0.8, "epsilon_cutoff": 0.004, "top_h": 0.5,
-    "top_n_sigma": 1.5, "p_less": True, "xtc_probability": 0.5, "dynatemp_range": 0.4, "mirostat": 2, "adaptive_p": 0.3, "dry_multiplier": 0.8,
-    "dry_sequence_breakers": [], "no_repeat_ngram_size": 2, "penalty_last_n": 5, "sampler_order": "llama.cpp", "logprobs": 3, "prompt_logprobs": 2, "detokenize": False, "skip_special_tokens": False,
-}  # fmt: skip
+    "n": 2,
+    "temperature": 0.7,
+    "top_p": 0.9,
+    "top_k": 40,
+    "min_p": 0.05,
+    "max_tokens": 5,
+    "min_tokens": 3,
+    "stop": ["zz", "inf"],
+    "stop_token_ids": [9],
+    "ignore_eos": True,
+    "include_stop_str_in_output": True,
+    "presence_penalty": 0.5,
+    "frequency_penalty": 0.25,
+    "repetition_penalty": 1.3,
+    "logit_bias": {7: -math.inf, 8: math.inf, 9: 1.5},
+    "bad_words": ["ab"],
+    "allowed_token_ids": [7, 8, 9, 10, 11, 200],
+    "typical_p": 0.8,
+    "epsilon_cutoff": 0.004,
+    "top_h": 0.5,
+    "top_n_sigma": 1.5,
+    "p_less": True,
+    "xtc_probability": 0.5,
+    "dynatemp_range": 0.4,
+    "mirostat": 2,
+    "adaptive_p": 0.3,
+    "dry_multiplier": 0.8,
+    "dry_sequence_breakers": [],
+    "no_repeat_ngram_size": 2,
+    "penalty_last_n": 5,
+    "sampler_order": "llama.cpp",
+    "logprobs": 3,
+    "prompt_logprobs": 2,
+    "detokenize": False,
+    "skip_special_tokens": False,
+}
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -354,16 +402,33 @@ def test_receipts_of_format_1_are_read(llm: LLM, tmp_path: Path) -> None:
 
 
 HOSTILE: dict[str, Any] = {
-    "no object": [], "no format": {"format": None}, "another format": {"format": 3}, "a format that is a bool": {"format": True},
-    "a path for a name": {"model": "../../etc/passwd"}, "a hub name": {"model": "user/repo"}, "a number for a digest": {"model_sha256": 3},
-    "no prompt": {"prompt_token_ids": None}, "text for ids": {"prompt_token_ids": "12"}, "a negative id": {"prompt_token_ids": [-1]},
-    "a float for an id": {"prompt_token_ids": [1.0]}, "a huge id": {"prompt_token_ids": [2**40]}, "a float for a seed": {"seed": 1.5},
-    "a huge seed": {"seed": 2**64}, "hooks": {"sampling_params": {"logits_processors": ["os.system"]}}, "an unknown parameter": {"sampling_params": {"x": 1}},
-    "parameters in a list": {"sampling_params": []}, "a bias in a list": {"sampling_params": {"logit_bias": [1]}},
-    "a bias that is text": {"sampling_params": {"logit_bias": {"7": "x"}}}, "a bias that is nan": {"sampling_params": {"logit_bias": {"7": "nan"}}},
-    "a bias for no id": {"sampling_params": {"logit_bias": {"x": 1.0}}}, "outputs that are none": {"outputs": [3]}, "a number for a text": {"outputs": [{"token_ids": [1], "text": 2}]},
-    "NaN": {"extra": math.nan}, "infinity": {"extra": -math.inf}, "overrides in a list": {"hf_overrides": [1]},
-}  # fmt: skip
+    "no object": [],
+    "no format": {"format": None},
+    "another format": {"format": 3},
+    "a format that is a bool": {"format": True},
+    "a path for a name": {"model": "../../etc/passwd"},
+    "a hub name": {"model": "user/repo"},
+    "a number for a digest": {"model_sha256": 3},
+    "no prompt": {"prompt_token_ids": None},
+    "text for ids": {"prompt_token_ids": "12"},
+    "a negative id": {"prompt_token_ids": [-1]},
+    "a float for an id": {"prompt_token_ids": [1.0]},
+    "a huge id": {"prompt_token_ids": [2**40]},
+    "a float for a seed": {"seed": 1.5},
+    "a huge seed": {"seed": 2**64},
+    "hooks": {"sampling_params": {"logits_processors": ["os.system"]}},
+    "an unknown parameter": {"sampling_params": {"x": 1}},
+    "parameters in a list": {"sampling_params": []},
+    "a bias in a list": {"sampling_params": {"logit_bias": [1]}},
+    "a bias that is text": {"sampling_params": {"logit_bias": {"7": "x"}}},
+    "a bias that is nan": {"sampling_params": {"logit_bias": {"7": "nan"}}},
+    "a bias for no id": {"sampling_params": {"logit_bias": {"x": 1.0}}},
+    "outputs that are none": {"outputs": [3]},
+    "a number for a text": {"outputs": [{"token_ids": [1], "text": 2}]},
+    "NaN": {"extra": math.nan},
+    "infinity": {"extra": -math.inf},
+    "overrides in a list": {"hf_overrides": [1]},
+}
 
 
 @pytest.mark.parametrize("name", HOSTILE)

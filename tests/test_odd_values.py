@@ -1,4 +1,5 @@
-"""Odd values for every argument: taken as they are, or refused by an error of llmi that names the argument. Prints both counts of failures."""
+"""Odd values for every argument: taken as they are, or refused by an error of llmi that names the argument. Prints both counts of
+failures."""
 
 from __future__ import annotations
 

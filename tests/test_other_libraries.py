@@ -15,9 +15,11 @@ import llmi
 from llmi import LLM, InvalidParamsError, StructuredOutputsParams
 
 SCHEMA = {
-    "type": "object", "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 9}, "dog": {"type": "boolean"}}, "required": ["age", "dog"],
+    "type": "object",
+    "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 9}, "dog": {"type": "boolean"}},
+    "required": ["age", "dog"],
     "additionalProperties": False,
-}  # fmt: skip
+}
 
 
 DOG = {"type": "object", "properties": {"dog": {"type": "boolean"}}, "required": ["dog"]}
@@ -87,9 +89,10 @@ def test_the_masks_are_the_automatons_own(tiny: LLM) -> None:
     trace = tiny.generate("ab", structured_outputs=parser, max_tokens=8, seed=1, trace=True)[0].outputs[0].trace
     assert trace is not None
     readable = {
-        token for token, text in enumerate(tiny.tokenizer.vocab_bytes)
+        token
+        for token, text in enumerate(tiny.tokenizer.vocab_bytes)
         if text and token not in tiny.tokenizer.special_tokens and re.fullmatch(rb"(a|ab|b)[ab]{0,2}", text)
-    }  # fmt: skip
+    }
     first = min(trace.allowed_counts())
     assert trace.allowed_counts()[first] == len(readable) > 1
 

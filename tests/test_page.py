@@ -1,4 +1,5 @@
-"""The page and its events: one file without a network, and counts without anybody's text. tests/page_browser.py looks at it in a real browser."""
+"""The page and its events: one file without a network, and counts without anybody's text. tests/page_browser.py looks at it in a real
+browser."""
 
 from __future__ import annotations
 
@@ -172,8 +173,19 @@ def test_events_come_and_end_with_their_reader(client: Client, monkeypatch: pyte
         async def send(message: dict[str, Any]) -> None:
             told.append(message.get("body", b""))
 
-        scope = {"type": "http", "http_version": "1.1", "method": "GET", "path": "/llmi/events", "raw_path": b"/llmi/events", "query_string": b"model=tiny",
-                 "headers": [(b"host", b"127.0.0.1")], "scheme": "http", "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 1), "root_path": ""}  # fmt: skip
+        scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": "GET",
+            "path": "/llmi/events",
+            "raw_path": b"/llmi/events",
+            "query_string": b"model=tiny",
+            "headers": [(b"host", b"127.0.0.1")],
+            "scheme": "http",
+            "server": ("127.0.0.1", 80),
+            "client": ("127.0.0.1", 1),
+            "root_path": "",
+        }
         await asyncio.wait_for(client.app(scope, receive, send), 60)
 
     asyncio.run(watched())

@@ -147,8 +147,12 @@ def compare(path: Path, inputs: list[list[int]], double_rows: int) -> dict[str, 
         own_distance = max(own_distance, float(np.abs(log_softmax(row) - exact).max()))
         hf_distance = max(hf_distance, float(np.abs(log_softmax(hf_row) - exact).max()))
     return {
-        "positions": positions, "label_and_top20": worst, "own_distance": own_distance, "hf_distance": hf_distance, "magnified": magnified,
-    }  # fmt: skip
+        "positions": positions,
+        "label_and_top20": worst,
+        "own_distance": own_distance,
+        "hf_distance": hf_distance,
+        "magnified": magnified,
+    }
 
 
 @pytest.mark.parametrize("model", ["smollm", "gemma"])
@@ -218,7 +222,8 @@ def test_safetensors_of_a_real_model(smollm_path: Path, tmp_path: Path) -> None:
 
 
 def test_default_precision(smollm_path: Path, text: str) -> None:
-    """Against own fp32, int8 activations and the fp16 cache: mean KL at most 2.5e-3, same top token at least 97 %; an int8 cache adds at most 1e-3."""
+    """Against own fp32, int8 activations and the fp16 cache: mean KL at most 2.5e-3, same top token at least 97 %; an int8 cache adds at
+    most 1e-3."""
     inputs = windows(smollm_path, text, 16, 512)
     decoders = {
         "exact": open_decoder(smollm_path, dtype="float32", kv_dtype="float32", num_pages=64),

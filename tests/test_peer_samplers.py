@@ -1,7 +1,7 @@
 """Each sampler against what transformers 5.24 and llama.cpp (llama-cpp-python 0.3.36) made of 1,000 rows (peer_samplers.py).
 
-Kept sets are equal wherever the peer is at least 1e-5 from its border (in the quantity that it compares), changed logits and states within 1e-5:
-the peers compute in float32. Rows with ties are the definition's alone (test_samplers.py).
+Kept sets are equal wherever the peer is at least 1e-5 from its border (in the quantity that it compares), changed logits and states within
+1e-5: the peers compute in float32. Rows with ties are the definition's alone (test_samplers.py).
 """
 
 from __future__ import annotations

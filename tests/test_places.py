@@ -33,9 +33,14 @@ def run(command: str, model: Path | str, cwd: Path | None = None, **environment:
     script = f"llmi() {{ '{sys.executable}' $PYTHON_FLAGS -m llmi \"$@\"; }}\n{command}"
     return subprocess.run(
         ["bash", "-c", script],
-        capture_output=True, text=True, cwd=cwd, timeout=HANG_S, check=False, errors="replace",
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=HANG_S,
+        check=False,
+        errors="replace",
         env={name: value for name, value in variables.items() if value is not None},
-    )  # fmt: skip
+    )
 
 
 GENERATE = "llmi generate -m $M -p x --max-tokens 2"
@@ -64,8 +69,12 @@ PLACES = {
     "full stderr": Place(f"{GENERATE} -v 2> /dev/full"),
     "reader gone": Place("llmi generate -m $M -p x --max-tokens 200 --ignore-eos | true; exit ${PIPESTATUS[0]}", 1),
     "ascii": Place("llmi generate -m $M -p 'é😀' --max-tokens 2", 0, "", {"PYTHONIOENCODING": "ascii"}),
-    "posix": Place("llmi generate -m $M -p 'é😀' --max-tokens 2", 0, "", {"LC_ALL": "POSIX", "PYTHON_FLAGS": "-X utf8=0", "PYTHONCOERCECLOCALE": "0"}),
-    "posix, stdin": Place("echo 'é😀' | llmi generate -m $M --max-tokens 2", 0, "", {"LC_ALL": "C", "PYTHON_FLAGS": "-X utf8=0", "PYTHONCOERCECLOCALE": "0"}),
+    "posix": Place(
+        "llmi generate -m $M -p 'é😀' --max-tokens 2", 0, "", {"LC_ALL": "POSIX", "PYTHON_FLAGS": "-X utf8=0", "PYTHONCOERCECLOCALE": "0"}
+    ),
+    "posix, stdin": Place(
+        "echo 'é😀' | llmi generate -m $M --max-tokens 2", 0, "", {"LC_ALL": "C", "PYTHON_FLAGS": "-X utf8=0", "PYTHONCOERCECLOCALE": "0"}
+    ),
     "no UTF-8": Place("printf 'a\\377' | llmi generate -m $M", 2, "byte 0xff at 1 is not UTF-8"),
     "no UTF-8 in the prompt": Place("llmi generate -m $M -p $'a\\377'", 2, "byte 0xff at 1 is not UTF-8"),
     "no temporary folder": Place(GENERATE, 0, "", {"TMPDIR": "/nonexistent"}),
@@ -95,9 +104,11 @@ PLACES = {
     "cache not UTF-8": Place("mkdir -p $'\\377/models'; ln -s $F $'\\377/models/'; LLMI_CACHE=$'\\377' llmi inspect", 2, "not UTF-8"),
     "home not there": Place("llmi inspect u/r", 2, "set HF_HOME", {"HF_HOME": "~nobody-at-all/x"}),
     "no such home": Place("llmi inspect '~nobody-at-all/x'", 2, "~nobody-at-all/x"),
-    "cache that is a file": Place("llmi generate -p x", 2, "cannot be made or written (Not a directory): set LLMI_CACHE", {"LLMI_CACHE": "/dev/null/x"}),
+    "cache that is a file": Place(
+        "llmi generate -p x", 2, "cannot be made or written (Not a directory): set LLMI_CACHE", {"LLMI_CACHE": "/dev/null/x"}
+    ),
     "hub's cache that is a file": Place("llmi inspect u/r", 2, "u/r", {"HF_HOME": "/dev/null/x"}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PLACES)
@@ -244,7 +255,8 @@ def expected_memory(version: int, groups: list[Group]) -> int:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_limits_of_nested_groups(version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory and processors under random groups equal what the rules say: the least of all groups from the process's own up to the one mounted."""
+    """Memory and processors under random groups equal what the rules say: the least of all groups from the process's own up to the one
+    mounted."""
     monkeypatch.delenv("LLMI_NUM_THREADS", raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     rng = random.Random(version)
@@ -252,12 +264,15 @@ def test_limits_of_nested_groups(version: int, tmp_path: Path, monkeypatch: pyte
     for trial in range(60):
         groups = [
             Group(
-                limit=rng.choice([None, -1, rng.randrange(1, 1 << 40)]), high=rng.choice([None, -1, rng.randrange(1, 1 << 40)]),
-                used=rng.randrange(1 << 38), inactive=rng.choice([0, rng.randrange(1 << 38)]), quota=rng.choice([None, -1, rng.randrange(1000, 500_000)]),
+                limit=rng.choice([None, -1, rng.randrange(1, 1 << 40)]),
+                high=rng.choice([None, -1, rng.randrange(1, 1 << 40)]),
+                used=rng.randrange(1 << 38),
+                inactive=rng.choice([0, rng.randrange(1 << 38)]),
+                quota=rng.choice([None, -1, rng.randrange(1000, 500_000)]),
                 period=rng.choice([100_000, 50_000]),
             )
             for _ in range(rng.randrange(1, 5))
-        ]  # fmt: skip
+        ]
         seen_from = rng.randrange(len(groups))
         mountinfo = seen_from > 0 or rng.random() < 0.5
         root = machine(

@@ -392,8 +392,13 @@ def test_random_configurations(tiny_path: Callable[..., Path]) -> None:
     """Shared beginnings, little memory, cancels, samples, hooks, priorities, speculation: always the solo run's bits."""
     counts = random_configurations(tiny_path, 40, seed=0)
     print(counts)
-    for name, least in (("num_prefix_hit_tokens", 2000), ("num_prefix_evictions", 100), ("num_preemptions", 20),
-                        ("num_copies_on_write", 20), ("cancels", 20)):  # fmt: skip
+    for name, least in (
+        ("num_prefix_hit_tokens", 2000),
+        ("num_prefix_evictions", 100),
+        ("num_preemptions", 20),
+        ("num_copies_on_write", 20),
+        ("cancels", 20),
+    ):
         assert counts[name] >= least, counts
 
 
@@ -423,12 +428,18 @@ def random_configurations(tiny_path: Callable[..., Path], number: int, seed: int
         pages = int(rng.integers(20, 60)) * (1 if name == "llama" else 2)
         larger = 2 if rng.random() < 0.2 else 1
         engine: dict[str, Any] = {
-            "kv_cache_dtype": kv, "kv_cache_memory_bytes": solo._page_bytes * pages * larger, "max_model_len": 260, "block_size": 16 * larger,
-            "max_num_batched_tokens": int(rng.choice([16, 50, 2048])), "max_num_seqs": int(rng.choice([3, 8, 64])),
-            "scheduling_policy": str(rng.choice(POLICIES)), "waiting_served_ratio": 0.5 if rng.random() < 0.2 else None,
-            "enable_prefix_caching": bool(rng.random() < 0.9), "num_threads": int(rng.integers(1, 3)),
+            "kv_cache_dtype": kv,
+            "kv_cache_memory_bytes": solo._page_bytes * pages * larger,
+            "max_model_len": 260,
+            "block_size": 16 * larger,
+            "max_num_batched_tokens": int(rng.choice([16, 50, 2048])),
+            "max_num_seqs": int(rng.choice([3, 8, 64])),
+            "scheduling_policy": str(rng.choice(POLICIES)),
+            "waiting_served_ratio": 0.5 if rng.random() < 0.2 else None,
+            "enable_prefix_caching": bool(rng.random() < 0.9),
+            "num_threads": int(rng.integers(1, 3)),
             "speculative_config": {"method": "ngram", "num_speculative_tokens": 4} if rng.random() < 0.5 else None,
-        }  # fmt: skip
+        }
         with LLM(tiny_path(name), **engine) as llm:
             expect_short_answers(llm)
             aborted = threading.Thread(target=abandon, args=(llm, prompts[:3]))

@@ -1,4 +1,5 @@
-"""config.json as published: all of a family that runs must be readable, and none may be read over: the same file with another value is refused, or is another model."""
+"""config.json as published: all of a family that runs must be readable, and none may be read over: the same file with another value is
+refused, or is another model."""
 
 from __future__ import annotations
 
@@ -47,15 +48,70 @@ MILLIONS = {
 }
 #: Keys that say what is computed, in any of the files. Others are of training, of generation, of the tokenizer, or of what is switched off.
 MATTERS = {
-    "num_hidden_layers", "n_layer", "hidden_size", "n_embd", "intermediate_size", "num_attention_heads", "n_head", "num_key_value_heads", "head_dim", "vocab_size",
-    "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "rope_theta", "rotary_emb_base", "rotary_pct", "rotary_dim", "partial_rotary_factor", "tie_word_embeddings",
-    "attention_bias", "mlp_bias", "qkv_bias", "bias", "use_qkv_bias", "hidden_act", "activation_function", "model_type", "architectures", "attn_logit_softcapping",
-    "final_logit_softcapping", "query_pre_attn_scalar", "attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier", "layer_types",
-    "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings", "rope_type", "llama_4_scaling_beta", "alpha", "mrope_section_of_text",
-    "use_mrope", "use_cla", "use_qk_norm", "norm_type", "attention_head_dim", "add_classification_head", "class_num", "use_rotary_pos_emb", "multi_query", "offset",
-    "do_layer_norm_before", "word_embed_proj_dim", "apply_residual_connection_post_layernorm", "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "rotary",
-    "qk_layernorm", "sliding_window_size", "is_decoder_of_text",
-}  # fmt: skip
+    "num_hidden_layers",
+    "n_layer",
+    "hidden_size",
+    "n_embd",
+    "intermediate_size",
+    "num_attention_heads",
+    "n_head",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "rms_norm_eps",
+    "layer_norm_eps",
+    "layer_norm_epsilon",
+    "rope_theta",
+    "rotary_emb_base",
+    "rotary_pct",
+    "rotary_dim",
+    "partial_rotary_factor",
+    "tie_word_embeddings",
+    "attention_bias",
+    "mlp_bias",
+    "qkv_bias",
+    "bias",
+    "use_qkv_bias",
+    "hidden_act",
+    "activation_function",
+    "model_type",
+    "architectures",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "query_pre_attn_scalar",
+    "attention_multiplier",
+    "embedding_multiplier",
+    "logits_scaling",
+    "residual_multiplier",
+    "layer_types",
+    "factor",
+    "low_freq_factor",
+    "high_freq_factor",
+    "original_max_position_embeddings",
+    "rope_type",
+    "llama_4_scaling_beta",
+    "alpha",
+    "mrope_section_of_text",
+    "use_mrope",
+    "use_cla",
+    "use_qk_norm",
+    "norm_type",
+    "attention_head_dim",
+    "add_classification_head",
+    "class_num",
+    "use_rotary_pos_emb",
+    "multi_query",
+    "offset",
+    "do_layer_norm_before",
+    "word_embed_proj_dim",
+    "apply_residual_connection_post_layernorm",
+    "scale_attn_weights",
+    "scale_attn_by_inverse_layer_idx",
+    "rotary",
+    "qk_layernorm",
+    "sliding_window_size",
+    "is_decoder_of_text",
+}
 
 
 def read(config: dict[str, Any]) -> str:
@@ -119,7 +175,8 @@ def test_a_published_value_changed_by_one(name: str) -> None:
 
 
 def unused(config: dict[str, Any], part: dict[str, Any]) -> set[str]:
-    """What this file itself makes meaningless: a text model's sizes and type at the top, the factor of a dynamic scaling with alpha, LLaMA's kind of a text model."""
+    """What this file itself makes meaningless: a text model's sizes and type at the top, the factor of a dynamic scaling with alpha,
+    LLaMA's kind of a text model."""
     if part is config and "text_config" in config:
         return {"model_type", "architectures"}
     if part is config.get("text_config"):
@@ -138,9 +195,15 @@ def test_the_list_of_published_models() -> None:
 
 PHI4_MINI: dict[str, Any] = {"full_attn_mod": 1, "interpolate_factor": 1, "lm_head_bias": False, "mlp_bias": False}
 COMMAND_R7B: dict[str, Any] = {
-    "layer_switch": 4, "order_of_interleaved_layers": "local_attn_first", "position_embedding_type": "rope_gptj", "rotary_pct": 1.0, "use_embedding_sharing": True,
-    "use_gated_activation": True, "use_parallel_block": True, "use_parallel_embedding": False,
-}  # fmt: skip
+    "layer_switch": 4,
+    "order_of_interleaved_layers": "local_attn_first",
+    "position_embedding_type": "rope_gptj",
+    "rotary_pct": 1.0,
+    "use_embedding_sharing": True,
+    "use_gated_activation": True,
+    "use_parallel_block": True,
+    "use_parallel_embedding": False,
+}
 SAID: dict[str, tuple[str, dict[str, Any]]] = {
     "Phi-4-mini": ("Phi3ForCausalLM", PHI4_MINI),
     "R1-Distill-Qwen": ("Qwen2ForCausalLM", {"use_mrope": False}),

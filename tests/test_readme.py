@@ -29,7 +29,8 @@ def test_python_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
 
 
 def test_the_question_online(smollm_path: Path) -> None:
-    """AsyncLLM with default settings gives the README's answer; tests/test_cli.py and test_server_clients.py ask `llmi chat` and `llmi serve`."""
+    """AsyncLLM with default settings gives the README's answer; tests/test_cli.py and test_server_clients.py ask `llmi chat` and `llmi
+    serve`."""
 
     async def ask() -> str:
         async with llmi.AsyncLLM(kv_cache_memory_bytes=1 << 27) as engine:

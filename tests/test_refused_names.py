@@ -24,31 +24,103 @@ DOCS = Path(__file__).parent.parent / "docs"
 #: A value that has an effect, in the form that the program of this name takes, with the values that it needs.
 NAMES: dict[str, Any] = {
     # transformers
-    "typical_p": 0.5, "epsilon_cutoff": 0.001, "eta_cutoff": 0.001, "top_h": 0.4, "guidance_scale": 1.5, "negative_prompt": "x", "negative_prompt_ids": [5],
-    "penalty_alpha": 0.6, "dola_layers": "low", "no_repeat_ngram_size": 3, "num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5,
-    "length_penalty": 2.0, "early_stopping": True, "constraints": [object()], "force_words_ids": [[5]], "bad_words_ids": [[5]], "min_length": 5, "max_length": 50,
-    "watermarking_config": {"bias": 2.0}, "exponential_decay_length_penalty": (5, 1.1), "encoder_repetition_penalty": 1.2, "low_memory": True,
+    "typical_p": 0.5,
+    "epsilon_cutoff": 0.001,
+    "eta_cutoff": 0.001,
+    "top_h": 0.4,
+    "guidance_scale": 1.5,
+    "negative_prompt": "x",
+    "negative_prompt_ids": [5],
+    "penalty_alpha": 0.6,
+    "dola_layers": "low",
+    "no_repeat_ngram_size": 3,
+    "num_beams": 4,
+    "num_beam_groups": 2,
+    "diversity_penalty": 0.5,
+    "length_penalty": 2.0,
+    "early_stopping": True,
+    "constraints": [object()],
+    "force_words_ids": [[5]],
+    "bad_words_ids": [[5]],
+    "min_length": 5,
+    "max_length": 50,
+    "watermarking_config": {"bias": 2.0},
+    "exponential_decay_length_penalty": (5, 1.1),
+    "encoder_repetition_penalty": 1.2,
+    "low_memory": True,
     # vLLM and SGLang
-    "watermarking": {"algorithm": "kgw"}, "use_beam_search": True, "beam_width": 4, "best_of": 4, "thinking_token_budget": 100,
-    "repetition_detection": {"max_pattern_size": 4, "min_count": 3}, "logprob_token_ids": [5], "token_ids_logprob": [5], "stop_regex": "x+",
+    "watermarking": {"algorithm": "kgw"},
+    "use_beam_search": True,
+    "beam_width": 4,
+    "best_of": 4,
+    "thinking_token_budget": 100,
+    "repetition_detection": {"max_pattern_size": 4, "min_count": 3},
+    "logprob_token_ids": [5],
+    "token_ids_logprob": [5],
+    "stop_regex": "x+",
     # llama.cpp, koboldcpp, text-generation-webui, exllamav3
-    "top_n_sigma": 1.5, "xtc_probability": 0.5, "xtc_threshold": 0.2, "dynatemp_range": 0.5, "dynatemp_exponent": 2.0, "mirostat": 2, "mirostat_mode": 2,
-    "mirostat_tau": 3.0, "mirostat_eta": 0.2, "dry_multiplier": 0.8, "dry_base": 2.0, "dry_allowed_length": 3, "dry_penalty_last_n": 100,
-    "dry_sequence_breakers": ["x"], "adaptive_p": 0.4, "adaptive_target": 0.4, "adaptive_p_decay": 0.5, "adaptive_decay": 0.5, "repeat_last_n": 64,
-    "penalty_last_n": 64, "sampler_order": ["top_k"], "top_a": 0.2, "tfs_z": 0.9, "smoothing_factor": 0.3, "smoothing_curve": 2.0, "samplers": ["top_k"],
+    "top_n_sigma": 1.5,
+    "xtc_probability": 0.5,
+    "xtc_threshold": 0.2,
+    "dynatemp_range": 0.5,
+    "dynatemp_exponent": 2.0,
+    "mirostat": 2,
+    "mirostat_mode": 2,
+    "mirostat_tau": 3.0,
+    "mirostat_eta": 0.2,
+    "dry_multiplier": 0.8,
+    "dry_base": 2.0,
+    "dry_allowed_length": 3,
+    "dry_penalty_last_n": 100,
+    "dry_sequence_breakers": ["x"],
+    "adaptive_p": 0.4,
+    "adaptive_target": 0.4,
+    "adaptive_p_decay": 0.5,
+    "adaptive_decay": 0.5,
+    "repeat_last_n": 64,
+    "penalty_last_n": 64,
+    "sampler_order": ["top_k"],
+    "top_a": 0.2,
+    "tfs_z": 0.9,
+    "smoothing_factor": 0.3,
+    "smoothing_curve": 2.0,
+    "samplers": ["top_k"],
     "sampler_priority": ["top_k"],
     # of papers
-    "p_less": True, "dola_rule": "transformers", "steering": {1: [0.0]}, "force_words": ["x"], "length_includes_prompt": True,
-}  # fmt: skip
+    "p_less": True,
+    "dola_rule": "transformers",
+    "steering": {1: [0.0]},
+    "force_words": ["x"],
+    "length_includes_prompt": True,
+}
 #: Words of a reason that say what to do, without naming a parameter.
 _ADVICE = ("logits processor", "stopping criterion", "llmi.", "give its fields", "sampler", "choose among the outputs")
 #: Names whose feature this version has not got: (a module of llmi or a field that will replace the reason).
 _PENDING = {
-    "guidance_scale": "guidance_scale", "negative_prompt": "guidance_scale",
-    "negative_prompt_ids": "guidance_scale", "penalty_alpha": "penalty_alpha", "low_memory": "penalty_alpha", "dola_layers": "dola_layers", "dola_rule": "dola_layers",
-    **dict.fromkeys(("num_beams", "num_beam_groups", "diversity_penalty", "length_penalty", "early_stopping", "constraints", "force_words", "force_words_ids",
-                     "use_beam_search", "beam_width", "length_includes_prompt"), "params.beams"),
-}  # fmt: skip
+    "guidance_scale": "guidance_scale",
+    "negative_prompt": "guidance_scale",
+    "negative_prompt_ids": "guidance_scale",
+    "penalty_alpha": "penalty_alpha",
+    "low_memory": "penalty_alpha",
+    "dola_layers": "dola_layers",
+    "dola_rule": "dola_layers",
+    **dict.fromkeys(
+        (
+            "num_beams",
+            "num_beam_groups",
+            "diversity_penalty",
+            "length_penalty",
+            "early_stopping",
+            "constraints",
+            "force_words",
+            "force_words_ids",
+            "use_beam_search",
+            "beam_width",
+            "length_includes_prompt",
+        ),
+        "params.beams",
+    ),
+}
 
 
 def exists(what: str) -> bool:
@@ -144,9 +216,22 @@ def take_first(context: Any, law: Any) -> int:
 _LOOKUP = speculation("coupled")
 #: The closed list of docs/samplers.md and its like; another refusal needs a page in docs/decisions.
 COMBINATIONS = [
-    *(Refused(("mirostat",), {"mirostat": 2, name: value}) for name, value in (
-        ("top_k", 5), ("top_p", 0.9), ("min_p", 0.1), ("typical_p", 0.5), ("epsilon_cutoff", 0.1), ("eta_cutoff", 0.1), ("top_h", 0.5), ("top_n_sigma", 1.0),
-        ("p_less", True), ("xtc_probability", 0.5), ("adaptive_p", 0.3))),
+    *(
+        Refused(("mirostat",), {"mirostat": 2, name: value})
+        for name, value in (
+            ("top_k", 5),
+            ("top_p", 0.9),
+            ("min_p", 0.1),
+            ("typical_p", 0.5),
+            ("epsilon_cutoff", 0.1),
+            ("eta_cutoff", 0.1),
+            ("top_h", 0.5),
+            ("top_n_sigma", 1.0),
+            ("p_less", True),
+            ("xtc_probability", 0.5),
+            ("adaptive_p", 0.3),
+        )
+    ),
     Refused(("xtc_probability", "Verification.verify"), {"xtc_probability": 0.5}, speculation("block")),
     Refused(("xtc_probability", "Verification.verify"), {"xtc_probability": 0.5}, speculation(Judge())),
     Refused(("sampler_order",), {"sampler_order": ["top_p"], "top_k": 5}),
@@ -157,7 +242,7 @@ COMBINATIONS = [
     Refused(("guidance_scale", "sampler"), {"guidance_scale": 1.5, "negative_prompt": [5], "sampler": take_first}, _LOOKUP),
     Refused(("dola_layers", "sampler"), {"dola_layers": "low", "sampler": take_first}, _LOOKUP),
     Refused(("beam_width",), {"beam_width": 2}, _LOOKUP),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("case", COMBINATIONS, ids=lambda case: " ".join([*case.fields, *case.options]))

@@ -15,10 +15,7 @@ from llmi import LLM, InvalidParamsError, PromptLookup, RequestOutput, SamplingP
 
 def repeats(ids: list[int], least: int, most: int, count: int) -> bool:
     """Whether the last tokens are `count` times one pattern: the definition, in words."""
-    return any(
-        len(ids) >= size * count and ids[-size * count :] == ids[-size:] * count
-        for size in range(least, most + 1)
-    )  # fmt: skip
+    return any(len(ids) >= size * count and ids[-size * count :] == ids[-size:] * count for size in range(least, most + 1))
 
 
 def spelled(tiny: LLM, ids: list[int], **params: Any) -> RequestOutput:
@@ -82,11 +79,16 @@ def test_repetition_takes_vllms_object_and_refuses_by_name() -> None:
     assert settled({"max_pattern_size": 5, "min_count": 3}) == settled(types.SimpleNamespace(**{**whole, "min_pattern_size": 0})) == whole
     assert settled({"max_pattern_size": 0, "min_pattern_size": 0, "min_count": 0}) is None is settled(None) is settled({})
     for value, why in (
-        ({"max_pattern_size": 5}, "min_count = 0"), ({"max_pattern_size": 5, "min_count": 1}, "min_count = 1"), ({"min_count": 3}, "need max_pattern_size"),
-        ({"max_pattern_size": 2, "min_pattern_size": 3, "min_count": 3}, "min_pattern_size = 3 exceeds"), ({"max_pattern_size": 60_000, "min_count": 3}, "180,000 tokens would be read"),
-        ({"max_pattern_size": -1, "min_count": 3}, "max_pattern_size must be"), ({"max_patern_size": 5}, "has 'max_patern_size'"), (5, "must be a mapping"),
+        ({"max_pattern_size": 5}, "min_count = 0"),
+        ({"max_pattern_size": 5, "min_count": 1}, "min_count = 1"),
+        ({"min_count": 3}, "need max_pattern_size"),
+        ({"max_pattern_size": 2, "min_pattern_size": 3, "min_count": 3}, "min_pattern_size = 3 exceeds"),
+        ({"max_pattern_size": 60_000, "min_count": 3}, "180,000 tokens would be read"),
+        ({"max_pattern_size": -1, "min_count": 3}, "max_pattern_size must be"),
+        ({"max_patern_size": 5}, "has 'max_patern_size'"),
+        (5, "must be a mapping"),
         ({"max_pattern_size": 1.5, "min_count": 3}, "max_pattern_size must be"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(InvalidParamsError, match=rf"^repetition_detection.*{why}"):
             settled(value)
 

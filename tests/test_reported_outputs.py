@@ -1,4 +1,5 @@
-"""Wrong outputs that were reported of other engines, by their number in the project's notes on models: what a reader of files must get right."""
+"""Wrong outputs that were reported of other engines, by their number in the project's notes on models: what a reader of files must get
+right."""
 
 from __future__ import annotations
 

@@ -23,12 +23,26 @@ LONGROPE = {
 }
 #: What rope_parameters holds, and the context of the engine.
 CASES: list[tuple[dict[str, Any], int]] = [
-    ({"rope_type": "default"}, 512), ({"rope_type": "linear", "factor": 8.0}, 512), (LLAMA3, 512), (LLAMA3 | {"low_freq_factor": 2.0, "high_freq_factor": 16.0}, 512),
-    (YARN, 512), (YARN | {"beta_fast": 4.0, "beta_slow": 0.5}, 512), (YARN | {"truncate": False}, 512), (YARN | {"attention_factor": 1.7}, 512),
-    (YARN | {"mscale": 0.7, "mscale_all_dim": 1.0}, 512), (YARN | {"factor": 1.0}, 512), (YARN | {"original_max_position_embeddings": 8}, 512),
-    (YARN | {"partial_rotary_factor": 0.5}, 512), (LONGROPE, 64), (LONGROPE, 65), (LONGROPE | {"attention_factor": 1.1}, 512), (LONGROPE | {"factor": 3.0}, 512),
-    ({"rope_type": "dynamic", "factor": 4.0}, 512), ({"rope_type": "dynamic", "factor": 4.0}, 2048), ({"rope_type": "dynamic", "factor": 4.0}, 16),
-]  # fmt: skip
+    ({"rope_type": "default"}, 512),
+    ({"rope_type": "linear", "factor": 8.0}, 512),
+    (LLAMA3, 512),
+    (LLAMA3 | {"low_freq_factor": 2.0, "high_freq_factor": 16.0}, 512),
+    (YARN, 512),
+    (YARN | {"beta_fast": 4.0, "beta_slow": 0.5}, 512),
+    (YARN | {"truncate": False}, 512),
+    (YARN | {"attention_factor": 1.7}, 512),
+    (YARN | {"mscale": 0.7, "mscale_all_dim": 1.0}, 512),
+    (YARN | {"factor": 1.0}, 512),
+    (YARN | {"original_max_position_embeddings": 8}, 512),
+    (YARN | {"partial_rotary_factor": 0.5}, 512),
+    (LONGROPE, 64),
+    (LONGROPE, 65),
+    (LONGROPE | {"attention_factor": 1.1}, 512),
+    (LONGROPE | {"factor": 3.0}, 512),
+    ({"rope_type": "dynamic", "factor": 4.0}, 512),
+    ({"rope_type": "dynamic", "factor": 4.0}, 2048),
+    ({"rope_type": "dynamic", "factor": 4.0}, 16),
+]
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["rope_parameters", "rope_scaling"])
@@ -90,7 +104,8 @@ def test_parameters_that_are_refused(more: dict[str, Any], message: str) -> None
 
 
 def test_yarn_of_a_gguf() -> None:
-    """llama.cpp works the factor of cosine and sine out of the scaling; a multiplier of its logarithm makes it the quotient that Ministral 3 has."""
+    """llama.cpp works the factor of cosine and sine out of the scaling; a multiplier of its logarithm makes it the quotient that Ministral
+    3 has."""
     keys = {"rope.freq_base": 5000.0, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64}
     spec = read_metadata("llama", {f"llama.{key}": value for key, value in keys.items()})
     same = read_config("LlamaForCausalLM", {"max_position_embeddings": 512, "rope_parameters": YARN | {"rope_theta": 5000.0}})

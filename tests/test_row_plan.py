@@ -138,58 +138,120 @@ CONTRAST = "host contrast hidden"
 FOUND = "device beams overwrites_logits"  # the candidates of a beam
 LATER = "device draw parameters overwrites_logits"  # behind the first row of a draft: after the draw before it
 CASES: dict[str, Case] = {
-    **{name: plain(FEATURES[name], DRAWN) for name in ("greedy", "temperature", "top_k", "top_p", "min_p", "filters", "penalties", "bias", "allowed", "min_tokens", "typical_p", "cutoffs", "p_less", "dynatemp")},
+    **{
+        name: plain(FEATURES[name], DRAWN)
+        for name in (
+            "greedy",
+            "temperature",
+            "top_k",
+            "top_p",
+            "min_p",
+            "filters",
+            "penalties",
+            "bias",
+            "allowed",
+            "min_tokens",
+            "typical_p",
+            "cutoffs",
+            "p_less",
+            "dynatemp",
+        )
+    },
     "neutral": plain({}, "device draw" + ALONE),
     "bad_words": plain(FEATURES["bad_words"], LAST_TOKEN),
     **{name: plain(FEATURES[name], LAST_TOKEN) for name in ("no_repeat_ngram", "penalty_last_n")},
     # Steps that a device does not know.
     **{name: plain(FEATURES[name], FILTERED) for name in ("mirostat 1", "dry", "sampler_order")},
-    **{name: Case(FEATURES[name], {"first": "host draw parameters siblings in_parallel", "sibling": "host draw parameters overwrites_logits", "next": FILTERED})
-       for name in ("mirostat 2", "adaptive_p")},
-    "xtc": Case(FEATURES["xtc"], {"first": "host draw parameters siblings in_parallel", "sibling": "host draw parameters overwrites_logits", "next": DRAWN}),
+    **{
+        name: Case(
+            FEATURES[name],
+            {"first": "host draw parameters siblings in_parallel", "sibling": "host draw parameters overwrites_logits", "next": FILTERED},
+        )
+        for name in ("mirostat 2", "adaptive_p")
+    },
+    "xtc": Case(
+        FEATURES["xtc"],
+        {"first": "host draw parameters siblings in_parallel", "sibling": "host draw parameters overwrites_logits", "next": DRAWN},
+    ),
     "filters at temperature 0": plain({"temperature": 0, "typical_p": 0.5, "mirostat": 0, "p_less": True}, DRAWN),
     # Rows that are made of several.
     "guidance": Case(
         FEATURES["guidance"],
-        {"first": "host draw combined parameters siblings in_parallel", "sibling": "host draw combined parameters", "next": "host draw combined parameters" + READ},
+        {
+            "first": "host draw combined parameters siblings in_parallel",
+            "sibling": "host draw combined parameters",
+            "next": "host draw combined parameters" + READ,
+        },
     ),
-    "dola": Case(FEATURES["dola"], {"first": "host draw combined siblings in_parallel", "sibling": "host draw combined", "next": "host draw combined" + READ}),
-    **{name: plain(FEATURES[name], "host draw combined parameters" + READ) for name in ("guidance alone", "steering with guidance", "dola transformers")},
+    "dola": Case(
+        FEATURES["dola"],
+        {"first": "host draw combined siblings in_parallel", "sibling": "host draw combined", "next": "host draw combined" + READ},
+    ),
+    **{
+        name: plain(FEATURES[name], "host draw combined parameters" + READ)
+        for name in ("guidance alone", "steering with guidance", "dola transformers")
+    },
     "guidance, prompt_logprobs": Case(
-        {"guidance_scale": 2.0, "prompt_logprobs": 1}, {"score": "host nobody prompt_score", "first": "host draw combined" + READ, "next": "host draw combined" + READ}
+        {"guidance_scale": 2.0, "prompt_logprobs": 1},
+        {"score": "host nobody prompt_score", "first": "host draw combined" + READ, "next": "host draw combined" + READ},
     ),
     "guidance, a judge": drafting(
-        *["host judge combined"] * 3, "host draw combined in_parallel", {"guidance_scale": 2.0}, options=speculating(First()), calls=("judge",)
+        *["host judge combined"] * 3,
+        "host draw combined in_parallel",
+        {"guidance_scale": 2.0},
+        options=speculating(First()),
+        calls=("judge",),
     ),
     "dola, rejection": drafting(
-        "host rule combined", "host rule combined", "host draw combined", "host draw combined in_parallel", {"dola_layers": [1]}, options=speculating("rejection")
+        "host rule combined",
+        "host rule combined",
+        "host draw combined",
+        "host draw combined in_parallel",
+        {"dola_layers": [1]},
+        options=speculating("rejection"),
     ),
     "stop": plain(FEATURES["stop"], "device draw" + ALONE),
     "stop_ids": plain(FEATURES["stop_ids"], "device draw" + ALONE),
     "no_text": plain(FEATURES["no_text"], "device draw" + ALONE),
-    "steering": Case(FEATURES["steering"], {"first": "host draw parameters siblings in_parallel", "sibling": "host draw parameters overwrites_logits", "next": DRAWN}),
-    "n": Case(FEATURES["n"], {"first": "host draw parameters siblings in_parallel", "sibling": "host draw parameters overwrites_logits", "next": DRAWN}),
+    "steering": Case(
+        FEATURES["steering"],
+        {"first": "host draw parameters siblings in_parallel", "sibling": "host draw parameters overwrites_logits", "next": DRAWN},
+    ),
+    "n": Case(
+        FEATURES["n"],
+        {"first": "host draw parameters siblings in_parallel", "sibling": "host draw parameters overwrites_logits", "next": DRAWN},
+    ),
     "logprobs": plain(FEATURES["logprobs"], "host draw logprobs" + READ),
     "prompt_logprobs": Case(FEATURES["prompt_logprobs"], {"score": "host nobody parameters prompt_score", "first": DRAWN, "next": DRAWN}),
-    "prompt_logprobs of a neutral law": Case({"prompt_logprobs": 2}, {"score": "host nobody prompt_score", "first": "device draw" + ALONE, "next": "device draw" + ALONE}),
+    "prompt_logprobs of a neutral law": Case(
+        {"prompt_logprobs": 2}, {"score": "host nobody prompt_score", "first": "device draw" + ALONE, "next": "device draw" + ALONE}
+    ),
     "processor": Case(
-        FEATURES["processor"], {"first": "host draw processors siblings", "sibling": "host draw processors", "next": "host draw processors" + READ}
+        FEATURES["processor"],
+        {"first": "host draw processors siblings", "sibling": "host draw processors", "next": "host draw processors" + READ},
     ),
     # The core fills a grammar's masks; a processor in addition to it is user code.
     "grammar": Case(
         FEATURES["grammar"],
-        {name: f"host draw constraint parameters processors{more}" for name, more in (("first", " siblings"), ("sibling", ""), ("next", READ))},
+        {
+            name: f"host draw constraint parameters processors{more}"
+            for name, more in (("first", " siblings"), ("sibling", ""), ("next", READ))
+        },
     ),
     "grammar to its end": plain(FEATURES["grammar to its end"], "host draw constraint parameters in_parallel overwrites_logits"),
     "grammar, a judge": drafting(
-        *["host judge constraint parameters overwrites_logits"] * 3, "host draw constraint parameters in_parallel overwrites_logits",
-        {"structured_outputs": {"regex": "[a-z]{2,40}"}}, options=speculating("block"),
+        *["host judge constraint parameters overwrites_logits"] * 3,
+        "host draw constraint parameters in_parallel overwrites_logits",
+        {"structured_outputs": {"regex": "[a-z]{2,40}"}},
+        options=speculating("block"),
     ),
     "one processor": plain({"logits_processors": [processor]}, "host draw processors" + READ, calls=("processor",)),
     "sampler": plain(FEATURES["sampler"], "host sampler overwrites_logits"),
     "counted sampler": plain({"sampler": sampler}, "host sampler overwrites_logits", calls=("sampler",)),
     "criterion": plain(FEATURES["criterion"], "host draw criteria" + READ),
-    "counted criterion": plain({"stopping_criteria": [criterion], "top_k": 5}, "host draw parameters criteria" + READ, calls=("criterion",)),
+    "counted criterion": plain(
+        {"stopping_criteria": [criterion], "top_k": 5}, "host draw parameters criteria" + READ, calls=("criterion",)
+    ),
     "contrastive": Case(FEATURES["contrastive"], {"first": CONTRAST, "next": CONTRAST, "node": CONTRAST, "leaf": CONTRAST}),
     "contrastive, prompt_logprobs": Case(
         {**FEATURES["contrastive"], "prompt_logprobs": 2}, {"score": "host nobody prompt_score hidden", "first": CONTRAST, "next": CONTRAST}
@@ -199,7 +261,9 @@ CASES: dict[str, Case] = {
         {**FEATURES["contrastive"], "max_tokens": 12}, "host contrast batch_processors hidden", batch=True, calls=("batch",)
     ),
     "contrastive, what is read and kept": plain(
-        {**FEATURES["contrastive"], "logprobs": 1, "stopping_criteria": [criterion]}, "host contrast criteria logprobs hidden", calls=("criterion",)
+        {**FEATURES["contrastive"], "logprobs": 1, "stopping_criteria": [criterion]},
+        "host contrast criteria logprobs hidden",
+        calls=("criterion",),
     ),
     **{name: plain(BEAM_FEATURES[name], FOUND) for name in ("beams", "beams that end", "groups of beams", "steered beams")},
     "beams and stops": plain(BEAM_FEATURES["beams and stops"], "host beams parameters last_token overwrites_logits"),
@@ -207,7 +271,9 @@ CASES: dict[str, Case] = {
     "beam-sample of the raw row": plain({"beam_width": 2, "do_sample": True}, "host beams overwrites_logits"),
     "beams and a processor": plain(BEAM_FEATURES["beams and a processor"], "host beams parameters processors"),
     "forced words": plain(BEAM_FEATURES["forced words"], "host beams overwrites_logits"),
-    "beams, what is read and kept": plain({"beam_width": 2, "logprobs": 1, "stopping_criteria": [lambda context: False]}, "host beams criteria logprobs"),
+    "beams, what is read and kept": plain(
+        {"beam_width": 2, "logprobs": 1, "stopping_criteria": [lambda context: False]}, "host beams criteria logprobs"
+    ),
     "beams, batch processors": plain({"beam_width": 2}, "host beams batch_processors", batch=True, calls=("batch",)),
     "beams, trace": plain({"beam_width": 2}, "host beams trace", options={"trace": True}),
     "trace": plain({"top_p": 0.9}, "host draw parameters trace", options={"trace": True}),
@@ -216,49 +282,99 @@ CASES: dict[str, Case] = {
         {"logits_processors": [processor]}, "host draw batch_processors processors" + READ, batch=True, calls=("batch", "processor")
     ),
     "batch processors, n": Case(
-        {"n": 2}, {"first": "host draw batch_processors siblings", "sibling": "host draw processors", "next": "host draw batch_processors" + READ},
-        batch=True, calls=("batch",),
+        {"n": 2},
+        {"first": "host draw batch_processors siblings", "sibling": "host draw processors", "next": "host draw batch_processors" + READ},
+        batch=True,
+        calls=("batch",),
     ),
     "coupled": drafting(NO_AHEAD, LATER, LATER, NO_AHEAD, options=speculating()),
-    "coupled, a sampler": drafting(*["host sampler overwrites_logits"] * 4, {"sampler": sampler}, options=speculating(), calls=("sampler",)),
+    "coupled, a sampler": drafting(
+        *["host sampler overwrites_logits"] * 4, {"sampler": sampler}, options=speculating(), calls=("sampler",)
+    ),
     "coupled, a processor": drafting(
-        "host draw processors in_parallel", "host draw processors", "host draw processors", "host draw processors in_parallel",
-        {"logits_processors": [processor]}, options=speculating(), calls=("processor",),
+        "host draw processors in_parallel",
+        "host draw processors",
+        "host draw processors",
+        "host draw processors in_parallel",
+        {"logits_processors": [processor]},
+        options=speculating(),
+        calls=("processor",),
     ),
     "coupled, batch processors": drafting(
-        "host draw batch_processors in_parallel", "host draw processors", "host draw processors", "host draw batch_processors in_parallel",
-        {"temperature": 1.0}, options=speculating(), batch=True, calls=("batch",),
+        "host draw batch_processors in_parallel",
+        "host draw processors",
+        "host draw processors",
+        "host draw batch_processors in_parallel",
+        {"temperature": 1.0},
+        options=speculating(),
+        batch=True,
+        calls=("batch",),
     ),
     "coupled, observed": drafting(
-        "host draw parameters draft_logprobs in_parallel", "host draw parameters draft_logprobs", "host draw parameters draft_logprobs", NO_AHEAD,
-        options=speculating(drafter=Observer), calls=("observed",),
+        "host draw parameters draft_logprobs in_parallel",
+        "host draw parameters draft_logprobs",
+        "host draw parameters draft_logprobs",
+        NO_AHEAD,
+        options=speculating(drafter=Observer),
+        calls=("observed",),
     ),
     "coupled, learning": drafting(
-        "host draw parameters likeliest in_parallel", *["host draw parameters likeliest"] * 2, "host draw parameters likeliest in_parallel",
+        "host draw parameters likeliest in_parallel",
+        *["host draw parameters likeliest"] * 2,
+        "host draw parameters likeliest in_parallel",
         options={"speculative_config": SpeculativeConfig(llmi.TokenRecycling(), 2)},
     ),
-    "rejection": drafting("device rule parameters overwrites_logits", "device rule parameters overwrites_logits", LATER, NO_AHEAD, options=speculating("rejection")),
+    "rejection": drafting(
+        "device rule parameters overwrites_logits",
+        "device rule parameters overwrites_logits",
+        LATER,
+        NO_AHEAD,
+        options=speculating("rejection"),
+    ),
     "rejection, log-probabilities": drafting(
-        "host rule parameters logprobs", "host rule parameters logprobs", "host draw parameters logprobs", "host draw parameters logprobs in_parallel",
-        {"top_p": 0.9, "logprobs": 1}, options=speculating("rejection"),
+        "host rule parameters logprobs",
+        "host rule parameters logprobs",
+        "host draw parameters logprobs",
+        "host draw parameters logprobs in_parallel",
+        {"top_p": 0.9, "logprobs": 1},
+        options=speculating("rejection"),
     ),
     "a user's rule": drafting(
-        "host rule parameters user_rule", "host rule parameters user_rule", "host draw parameters user_rule", NO_AHEAD, options=speculating(Half()), calls=("rule",)
+        "host rule parameters user_rule",
+        "host rule parameters user_rule",
+        "host draw parameters user_rule",
+        NO_AHEAD,
+        options=speculating(Half()),
+        calls=("rule",),
     ),
     "a user's rule, batch processors": drafting(
-        "host rule batch_processors user_rule", "host rule processors user_rule", "host draw processors user_rule", "host draw batch_processors in_parallel",
-        {"temperature": 1.0}, options=speculating(Half()), batch=True, calls=("rule", "batch"),
+        "host rule batch_processors user_rule",
+        "host rule processors user_rule",
+        "host draw processors user_rule",
+        "host draw batch_processors in_parallel",
+        {"temperature": 1.0},
+        options=speculating(Half()),
+        batch=True,
+        calls=("rule", "batch"),
     ),
     "typical": drafting(
-        "host rule parameters user_rule", "host rule parameters user_rule", "host draw parameters user_rule", NO_AHEAD, options=speculating("typical")
+        "host rule parameters user_rule",
+        "host rule parameters user_rule",
+        "host draw parameters user_rule",
+        NO_AHEAD,
+        options=speculating("typical"),
     ),
     "block": drafting(*["host judge parameters overwrites_logits"] * 3, NO_AHEAD, options=speculating("block")),
     "a judge": drafting(*["host judge parameters overwrites_logits"] * 3, NO_AHEAD, options=speculating(First()), calls=("judge",)),
     "a judge, batch processors": drafting(
-        *["host judge processors"] * 3, "host draw batch_processors in_parallel",
-        {"temperature": 1.0}, options=speculating(First()), batch=True, calls=("judge", "batch"),
+        *["host judge processors"] * 3,
+        "host draw batch_processors in_parallel",
+        {"temperature": 1.0},
+        options=speculating(First()),
+        batch=True,
+        calls=("judge", "batch"),
     ),
-}  # fmt: skip
+}
 
 
 def test_each_feature_has_its_row() -> None:
@@ -377,7 +493,8 @@ def test_requests_that_user_code_steps(engines: dict[tuple[str, bool], LLM], req
 
 @pytest.mark.parametrize("name", CASES)
 def test_plans_are_carried_out(engines: dict[tuple[str, bool], LLM], name: str) -> None:
-    """The same tokens in both places; rows are drawn on the device, and steps run ahead, exactly where the table says; user code is called."""
+    """The same tokens in both places; rows are drawn on the device, and steps run ahead, exactly where the table says; user code is
+    called."""
     case = CASES[name]
     params = params_of(case)
     outputs = {}

@@ -89,18 +89,48 @@ def both(params: Any, row: Array, tokens: list[int], state: oracle.State | None 
 
 
 ALONE: list[dict[str, Any]] = [
-    {"typical_p": 0.2}, {"typical_p": 0.9}, {"typical_p": 0.999999}, {"epsilon_cutoff": 3e-4}, {"epsilon_cutoff": 0.4}, {"eta_cutoff": 3e-4},
-    {"eta_cutoff": 0.3}, {"top_h": 0.4}, {"top_h": 1.0}, {"top_h": 1e-6}, {"top_n_sigma": 0.5}, {"top_n_sigma": 1.7}, {"top_n_sigma": 1e30},
-    {"top_n_sigma": 0.0}, {"p_less": True}, {"xtc_probability": 1.0}, {"xtc_probability": 1.0, "xtc_threshold": 0.0},
-    {"xtc_probability": 1.0, "xtc_threshold": 0.51}, {"xtc_probability": 0.5, "xtc_threshold": 0.002}, {"dynatemp_range": 0.5},
-    {"dynatemp_range": 3.0, "dynatemp_exponent": 2.5, "temperature": 0.7}, {"dynatemp_range": 0.5, "dynatemp_exponent": 0.0},
-    {"mirostat": 1}, {"mirostat": 1, "mirostat_tau": 0.3}, {"mirostat": 1, "mirostat_tau": 40.0}, {"mirostat": 2}, {"mirostat": 2, "mirostat_tau": 1.2, "temperature": 0.6},
-    {"mirostat": 2, "mirostat_tau": 0.0}, {"adaptive_p": 0.0}, {"adaptive_p": 0.3}, {"adaptive_p": 1.0, "adaptive_p_decay": 0.0},
-    {"no_repeat_ngram_size": 1}, {"no_repeat_ngram_size": 3}, {"penalty_last_n": 0, "repetition_penalty": 1.5},
+    {"typical_p": 0.2},
+    {"typical_p": 0.9},
+    {"typical_p": 0.999999},
+    {"epsilon_cutoff": 3e-4},
+    {"epsilon_cutoff": 0.4},
+    {"eta_cutoff": 3e-4},
+    {"eta_cutoff": 0.3},
+    {"top_h": 0.4},
+    {"top_h": 1.0},
+    {"top_h": 1e-6},
+    {"top_n_sigma": 0.5},
+    {"top_n_sigma": 1.7},
+    {"top_n_sigma": 1e30},
+    {"top_n_sigma": 0.0},
+    {"p_less": True},
+    {"xtc_probability": 1.0},
+    {"xtc_probability": 1.0, "xtc_threshold": 0.0},
+    {"xtc_probability": 1.0, "xtc_threshold": 0.51},
+    {"xtc_probability": 0.5, "xtc_threshold": 0.002},
+    {"dynatemp_range": 0.5},
+    {"dynatemp_range": 3.0, "dynatemp_exponent": 2.5, "temperature": 0.7},
+    {"dynatemp_range": 0.5, "dynatemp_exponent": 0.0},
+    {"mirostat": 1},
+    {"mirostat": 1, "mirostat_tau": 0.3},
+    {"mirostat": 1, "mirostat_tau": 40.0},
+    {"mirostat": 2},
+    {"mirostat": 2, "mirostat_tau": 1.2, "temperature": 0.6},
+    {"mirostat": 2, "mirostat_tau": 0.0},
+    {"adaptive_p": 0.0},
+    {"adaptive_p": 0.3},
+    {"adaptive_p": 1.0, "adaptive_p_decay": 0.0},
+    {"no_repeat_ngram_size": 1},
+    {"no_repeat_ngram_size": 3},
+    {"penalty_last_n": 0, "repetition_penalty": 1.5},
     {"penalty_last_n": 5, "repetition_penalty": 1.5, "presence_penalty": 0.5, "frequency_penalty": 0.25},
-    {"dry_multiplier": 0.8}, {"dry_multiplier": 0.8, "dry_allowed_length": 1, "dry_base": 1.0}, {"dry_multiplier": 1e30, "dry_base": 1e30, "dry_allowed_length": 1},
-    {"dry_multiplier": 0.8, "dry_breakers": [[7], [9, 11]]}, {"dry_multiplier": 0.8, "dry_penalty_last_n": 9}, {"dry_multiplier": 0.8, "dry_penalty_last_n": 0},
-]  # fmt: skip
+    {"dry_multiplier": 0.8},
+    {"dry_multiplier": 0.8, "dry_allowed_length": 1, "dry_base": 1.0},
+    {"dry_multiplier": 1e30, "dry_base": 1e30, "dry_allowed_length": 1},
+    {"dry_multiplier": 0.8, "dry_breakers": [[7], [9, 11]]},
+    {"dry_multiplier": 0.8, "dry_penalty_last_n": 9},
+    {"dry_multiplier": 0.8, "dry_penalty_last_n": 0},
+]
 HISTORY = [3, 7, 9, 11, 3, 7, 9, 11, 5, 3, 7, 9, 3, 7, 9]
 
 
@@ -116,11 +146,26 @@ def test_each_sampler_equals_numpy(case: dict[str, Any]) -> None:
 def random_fields(rng: np.random.Generator) -> dict[str, Any]:
     """A set of parameters with several steps."""
     choices: dict[str, list[Any]] = {
-        "temperature": [0.5, 1.0, 1.3], "min_p": [0.01, 0.2], "top_k": [1, 7, 60], "top_p": [0.5, 0.95], "typical_p": [0.3, 0.9],
-        "epsilon_cutoff": [1e-3, 0.1], "eta_cutoff": [1e-3, 0.1], "top_h": [0.3, 0.9], "top_n_sigma": [0.7, 2.0], "p_less": [True],
-        "xtc_probability": [0.5, 1.0], "dynatemp_range": [0.3, 2.0], "adaptive_p": [0.0, 0.2, 0.8], "dry_multiplier": [0.5, 2.0],
-        "no_repeat_ngram_size": [2, 3], "repetition_penalty": [1.3], "frequency_penalty": [0.4], "presence_penalty": [-0.3], "penalty_last_n": [4],
-    }  # fmt: skip
+        "temperature": [0.5, 1.0, 1.3],
+        "min_p": [0.01, 0.2],
+        "top_k": [1, 7, 60],
+        "top_p": [0.5, 0.95],
+        "typical_p": [0.3, 0.9],
+        "epsilon_cutoff": [1e-3, 0.1],
+        "eta_cutoff": [1e-3, 0.1],
+        "top_h": [0.3, 0.9],
+        "top_n_sigma": [0.7, 2.0],
+        "p_less": [True],
+        "xtc_probability": [0.5, 1.0],
+        "dynatemp_range": [0.3, 2.0],
+        "adaptive_p": [0.0, 0.2, 0.8],
+        "dry_multiplier": [0.5, 2.0],
+        "no_repeat_ngram_size": [2, 3],
+        "repetition_penalty": [1.3],
+        "frequency_penalty": [0.4],
+        "presence_penalty": [-0.3],
+        "penalty_last_n": [4],
+    }
     names = rng.choice(list(choices), size=int(rng.integers(1, 7)), replace=False)
     fields = {str(name): choices[name][int(rng.integers(len(choices[name])))] for name in names}
     if rng.random() < 0.5:
@@ -321,9 +366,13 @@ def test_mirostat_takes_no_other_filter(llm: LLM, name: str) -> None:
 
 def test_orders(llm: LLM) -> None:
     for order, message in [
-        (("top_k", "top_k"), "'top_k' twice"), (("temperature",), "lacks 'top_k'"), ("hf", "lacks 'top_n_sigma'"), (("min_p", "top_q"), "sampler_order"),
-        ("exllama", "sampler_order"), (("logit_bias", "top_k"), "sampler_order"),
-    ]:  # fmt: skip
+        (("top_k", "top_k"), "'top_k' twice"),
+        (("temperature",), "lacks 'top_k'"),
+        ("hf", "lacks 'top_n_sigma'"),
+        (("min_p", "top_q"), "sampler_order"),
+        ("exllama", "sampler_order"),
+        (("logit_bias", "top_k"), "sampler_order"),
+    ]:
         more = {"top_n_sigma": 2.0} if order == "hf" else {}
         with pytest.raises(InvalidParamsError, match=message) as error:
             llm.generate([PROMPT], top_k=5, sampler_order=order, **more)
@@ -469,10 +518,14 @@ def test_a_rollback_forgets_draws(llm: LLM) -> None:
 APPENDED: dict[str, Callable[[TokenSequence, int], object]] = {
     "sync": lambda sequence, token: sequence.sync([*sequence.token_ids, token]),
     "a sync to the same tokens": lambda sequence, token: (sequence.sync(sequence.token_ids), sequence.extend([token])),
-    "a tree that was tried": lambda sequence, token: (sequence.extend(TokenTree([9, 10], [-1, -1])), sequence.rollback(0), sequence.extend([token])),
+    "a tree that was tried": lambda sequence, token: (
+        sequence.extend(TokenTree([9, 10], [-1, -1])),
+        sequence.rollback(0),
+        sequence.extend([token]),
+    ),
     "a rollback of nothing": lambda sequence, token: (sequence.rollback(0), sequence.extend([token])),
     "a tree that is kept": lambda sequence, token: (sequence.extend(TokenTree([token])), sequence.commit([0])),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", APPENDED)

@@ -140,10 +140,22 @@ def test_nothing_left_to_draw_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("temperature", -1.0), ("temperature", math.nan), ("top_p", 0.0), ("top_p", 1.1), ("top_k", -1), ("min_p", 2.0), ("repetition_penalty", 0.0),
-     ("presence_penalty", math.inf), ("allowed_token_ids", [VOCAB]), ("stop_token_ids", [-1]), ("logit_bias", [(0, math.nan)]), ("bad_words", [[]]),
-     ("min_tokens", 101)],
-)  # fmt: skip
+    [
+        ("temperature", -1.0),
+        ("temperature", math.nan),
+        ("top_p", 0.0),
+        ("top_p", 1.1),
+        ("top_k", -1),
+        ("min_p", 2.0),
+        ("repetition_penalty", 0.0),
+        ("presence_penalty", math.inf),
+        ("allowed_token_ids", [VOCAB]),
+        ("stop_token_ids", [-1]),
+        ("logit_bias", [(0, math.nan)]),
+        ("bad_words", [[]]),
+        ("min_tokens", 101),
+    ],
+)
 def test_core_refuses_values_out_of_range(field: str, value: Any) -> None:
     with pytest.raises(_core.CoreError) as error:
         T.process_logits(params(**{field: value}), [0], 1, logits())

@@ -40,9 +40,16 @@ REQUEST = st.tuples(st.integers(1, 120), st.integers(1, 60), st.integers(0, 3), 
     cancel_every=st.integers(3, 20),
 )
 def test_everything_ends_within_its_limits(
-    policy: str, windows: list[int], num_pages: int, max_num_seqs: int, budget: int, prompt_budget: int, with_prefixes: bool,
-    arrivals: list[list[tuple[int, int, int, int]]], cancel_every: int,
-) -> None:  # fmt: skip
+    policy: str,
+    windows: list[int],
+    num_pages: int,
+    max_num_seqs: int,
+    budget: int,
+    prompt_budget: int,
+    with_prefixes: bool,
+    arrivals: list[list[tuple[int, int, int, int]]],
+    cancel_every: int,
+) -> None:
     scheduler = make(
         policy, windows=windows, num_pages=num_pages, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, with_prefixes=with_prefixes
     )

@@ -226,9 +226,15 @@ class Pair:
         policy, num_pages, seats = rng.choice(POLICIES), rng.randrange(18, 50), rng.randrange(2, 9)
         budget, chunked, ratio = rng.choice([1, 7, 64, 200]), rng.random() < 0.8, rng.choice([0.0, 0.0, 0.5, 1.0])
         self.core = _core.testing.Scheduler(
-            policy, windows=[0], num_pages=num_pages, max_num_seqs=seats, max_num_batched_tokens=budget, chunked_prefill=chunked,
-            with_prefixes=False, waiting_served_ratio=ratio,
-        )  # fmt: skip
+            policy,
+            windows=[0],
+            num_pages=num_pages,
+            max_num_seqs=seats,
+            max_num_batched_tokens=budget,
+            chunked_prefill=chunked,
+            with_prefixes=False,
+            waiting_served_ratio=ratio,
+        )
         self.plain = PlainScheduler(policy, num_pages, seats, budget, chunked, ratio)
         self.alive: dict[int, PlainSequence] = {}
         self.cancels = rng.choice([0.01, 0.1])  # who sees many leave early admits too many

@@ -71,8 +71,11 @@ def test_bad_values_are_not_quantised(tiny_path: Callable[..., Path], tmp_path: 
 
 
 DRAFTS: dict[str, Any] = {
-    "skip": {"skip_layers": [1]}, "exit": {"exit_layer": 2}, "q8_0": {"quantization": "q8_0"}, "q4_0": {"quantization": "q4_0"},
-}  # fmt: skip
+    "skip": {"skip_layers": [1]},
+    "exit": {"exit_layer": 2},
+    "q8_0": {"quantization": "q8_0"},
+    "q4_0": {"quantization": "q4_0"},
+}
 
 
 @pytest.fixture(scope="module")

@@ -134,9 +134,12 @@ def test_log_probabilities_of_given_ids(client: Client, name: str) -> None:
 def test_ends_are_refused_by_name(client: Client) -> None:
     body = {"model": "tiny", "prompt": "ab", "max_tokens": 3}
     for name, value, says in (
-        ("stop_regex", "(a{1000}){1000}", "1,024 states"), ("stop_regex", r"(a)\1", "backreferences"), ("repetition_detection", {"max_pattern_size": 3}, "min_count = 0"),
-        ("thinking_token_budget", 3, "name thinking"), ("thinking_token_budget", "3", "must be"),
-    ):  # fmt: skip
+        ("stop_regex", "(a{1000}){1000}", "1,024 states"),
+        ("stop_regex", r"(a)\1", "backreferences"),
+        ("repetition_detection", {"max_pattern_size": 3}, "min_count = 0"),
+        ("thinking_token_budget", 3, "name thinking"),
+        ("thinking_token_budget", "3", "must be"),
+    ):
         error = client.error(COMPLETIONS, {**body, name: value})
         assert error["param"] == name and says in error["message"], error
 

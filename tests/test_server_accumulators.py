@@ -27,9 +27,16 @@ def served(tiny_path: Callable[..., Path]) -> Iterator[Served]:
 
 
 _FUNCTION: Any = {
-    "name": "weather", "description": "The weather.", "strict": True,
-    "parameters": {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"], "additionalProperties": False},
-}  # fmt: skip
+    "name": "weather",
+    "description": "The weather.",
+    "strict": True,
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"enum": ["Paris", "Rome"]}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+}
 
 
 def test_calls_by_the_clients_own_accumulators(served: Served) -> None:

@@ -1,4 +1,5 @@
-"""What a server must bear, over a real socket: bodies, headers, methods, sockets and clocks that are wrong. After each it answers as before."""
+"""What a server must bear, over a real socket: bodies, headers, methods, sockets and clocks that are wrong. After each it answers as
+before."""
 
 from __future__ import annotations
 
@@ -127,13 +128,26 @@ def test_requests(server: Running, data: bytes, status: int) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "statuses"),
     [
-        ("GET", "/" + "x" * 60_000, (404,)), ("GET", "/" + "x" * 70_000, (400, 431)), ("GET", "//v1//models", (404,)), ("GET", "/v1/models/../models", (404,)),
-        ("GET", "/v1/models/%00%ff%2e%2e", (404,)), ("GET", "/v1/models/\xe9\xff", (400, 404)), ("GET", "http://localhost/v1/models", (200, 400, 404)),
-        ("OPTIONS", "*", (400, 404, 405)), ("TRACE", COMPLETIONS, (400, 405)), ("CONNECT", "localhost:1", (400, 404, 405)), ("BREW", "/", (400, 405)),
-        ("get", "/v1/models", (400, 405)), ("DELETE", COMPLETIONS, (405,)), ("HEAD", "/v1/models", (200, 405)), ("POST", "/health", (405,)),
-        ("GET", "/v1/models?" + "&".join(f"a{i}=1" for i in range(5000)), (200,)), ("", "/", (400,)), ("GET", "", (400,)),
+        ("GET", "/" + "x" * 60_000, (404,)),
+        ("GET", "/" + "x" * 70_000, (400, 431)),
+        ("GET", "//v1//models", (404,)),
+        ("GET", "/v1/models/../models", (404,)),
+        ("GET", "/v1/models/%00%ff%2e%2e", (404,)),
+        ("GET", "/v1/models/\xe9\xff", (400, 404)),
+        ("GET", "http://localhost/v1/models", (200, 400, 404)),
+        ("OPTIONS", "*", (400, 404, 405)),
+        ("TRACE", COMPLETIONS, (400, 405)),
+        ("CONNECT", "localhost:1", (400, 404, 405)),
+        ("BREW", "/", (400, 405)),
+        ("get", "/v1/models", (400, 405)),
+        ("DELETE", COMPLETIONS, (405,)),
+        ("HEAD", "/v1/models", (200, 405)),
+        ("POST", "/health", (405,)),
+        ("GET", "/v1/models?" + "&".join(f"a{i}=1" for i in range(5000)), (200,)),
+        ("", "/", (400,)),
+        ("GET", "", (400,)),
     ],
-)  # fmt: skip
+)
 def test_methods_and_paths(server: Running, method: str, path: str, statuses: tuple[int, ...]) -> None:
     answer = raw(server, head(method=method, path=path))
     assert answer[:9] == b"HTTP/1.1 " and int(answer[9:12]) in statuses, answer[:200]
@@ -141,11 +155,37 @@ def test_methods_and_paths(server: Running, method: str, path: str, statuses: tu
 
 
 WRONG = [
-    {"seed": 2**64}, {"seed": 1.5}, {"seed": "1"}, {"seed": True}, {"timeout_s": -1}, {"timeout_s": "1"}, {"timeout_s": 1e300 * 10}, {"timeout_s": []},
-    {"max_tokens": -1}, {"max_tokens": 2**63}, {"n": 0}, {"n": 2**31}, {"logprobs": 10**9}, {"temperature": -1}, {"temperature": 1e308}, {"top_p": 0}, {"prompt": {}},
-    {"prompt": []}, {"prompt": [-1]}, {"prompt": [2**40]}, {"prompt": None}, {"stop": [""] * 100}, {"logit_bias": {"1": "x"}}, {"model": ["tiny"]},
-    {"stream": 1}, {"priority": 2**70}, {"cache_salt": 5}, {"request_id": "x" * 100_000}, {"echo": "yes"}, {"stream_options": []},
-]  # fmt: skip
+    {"seed": 2**64},
+    {"seed": 1.5},
+    {"seed": "1"},
+    {"seed": True},
+    {"timeout_s": -1},
+    {"timeout_s": "1"},
+    {"timeout_s": 1e300 * 10},
+    {"timeout_s": []},
+    {"max_tokens": -1},
+    {"max_tokens": 2**63},
+    {"n": 0},
+    {"n": 2**31},
+    {"logprobs": 10**9},
+    {"temperature": -1},
+    {"temperature": 1e308},
+    {"top_p": 0},
+    {"prompt": {}},
+    {"prompt": []},
+    {"prompt": [-1]},
+    {"prompt": [2**40]},
+    {"prompt": None},
+    {"stop": [""] * 100},
+    {"logit_bias": {"1": "x"}},
+    {"model": ["tiny"]},
+    {"stream": 1},
+    {"priority": 2**70},
+    {"cache_salt": 5},
+    {"request_id": "x" * 100_000},
+    {"echo": "yes"},
+    {"stream_options": []},
+]
 
 
 @pytest.mark.parametrize("more", WRONG, ids=str)

@@ -68,10 +68,17 @@ def check_stream(client: Client, path: str, body: dict[str, Any]) -> list[dict[s
 
 @pytest.mark.parametrize(
     ("more", "count"),
-    [({"n": 2}, 2), ({"num_return_sequences": 2}, 2), ({"beam_width": 3}, 3), ({"num_beams": 3}, 1), ({"num_beams": 3, "num_return_sequences": 2}, 2),
-     ({"num_beams": 3, "beam_width": 3}, 3), ({"beam_width": 3, "num_beams": 3}, 3)],
+    [
+        ({"n": 2}, 2),
+        ({"num_return_sequences": 2}, 2),
+        ({"beam_width": 3}, 3),
+        ({"num_beams": 3}, 1),
+        ({"num_beams": 3, "num_return_sequences": 2}, 2),
+        ({"num_beams": 3, "beam_width": 3}, 3),
+        ({"beam_width": 3, "num_beams": 3}, 3),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_each_choice_has_its_own_index(client: Client, more: dict[str, Any], count: int) -> None:
     """Whatever name the number has: of several prompts, with echo, in chats."""
     body = {"prompt": ["ab", "cd"], "max_tokens": 4, "seed": 1, **more}
@@ -163,12 +170,16 @@ def test_limits_know_every_name_of_max_tokens(client: Client, twofold: Client) -
 def test_keywords_that_count() -> None:
     """The order of keys plays no part."""
     for given, results, sequences in (
-        ({}, (4, "n"), (4, "n")), ({"n": 2}, (2, "n"), (2, "n")), ({"num_beams": 1}, (4, "n"), (4, "n")),
+        ({}, (4, "n"), (4, "n")),
+        ({"n": 2}, (2, "n"), (2, "n")),
+        ({"num_beams": 1}, (4, "n"), (4, "n")),
         ({"num_return_sequences": 3}, (3, "num_return_sequences"), (3, "num_return_sequences")),
-        ({"beam_width": 3}, (3, "beam_width"), (3, "beam_width")), ({"num_beams": 3}, (1, "num_beams"), (3, "num_beams")),
-        ({"num_beams": 3, "beam_width": 3}, (3, "beam_width"), (3, "beam_width")), ({"num_beams": 3, "n": 3}, (3, "n"), (3, "n")),
+        ({"beam_width": 3}, (3, "beam_width"), (3, "beam_width")),
+        ({"num_beams": 3}, (1, "num_beams"), (3, "num_beams")),
+        ({"num_beams": 3, "beam_width": 3}, (3, "beam_width"), (3, "beam_width")),
+        ({"num_beams": 3, "n": 3}, (3, "n"), (3, "n")),
         ({"num_beams": 3, "n": 2}, (2, "n"), (3, "num_beams")),
-    ):  # fmt: skip
+    ):
         assert (num_results(given, 4), num_sequences(given, 4)) == (results, sequences), given
     both = {"beam_width": 3, "num_beams": 3}
     for keys in (["beam_width", "num_beams"], ["num_beams", "beam_width"]):

@@ -111,8 +111,24 @@ def test_deadlines(served: Served) -> None:
 
 
 def test_the_command(tiny_path: Callable[..., Path], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "llmi", "serve", "-m", f"a={tiny_path()}", "-m", f"b={tiny_path('gemma3')}", "--num-threads", "1,1", "--port", "0",
-               "--kv-cache-memory-bytes", "4000000", "--receipts", str(tmp_path)]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "llmi",
+        "serve",
+        "-m",
+        f"a={tiny_path()}",
+        "-m",
+        f"b={tiny_path('gemma3')}",
+        "--num-threads",
+        "1,1",
+        "--port",
+        "0",
+        "--kv-cache-memory-bytes",
+        "4000000",
+        "--receipts",
+        str(tmp_path),
+    ]
     environment = os.environ | {"LLMI_CACHE": str(tmp_path / "cache")}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None and process.stderr is not None
@@ -172,7 +188,7 @@ def test_the_readmes_question(smollm_path: Path, tmp_path: Path) -> None:
         (["--receipts", "/nonexistent"], "--receipts"),
         (["--host", "203.0.113.77"], "no key would be needed: give --keys FILE"),
     ],
-)  # fmt: skip
+)
 def test_wrong_flags_are_one_line(flags: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     from llmi.cli.commands import main
 

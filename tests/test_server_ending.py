@@ -383,7 +383,15 @@ def test_a_unit_writes_where_it_is_told_to(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     ("word", "shown"),
-    [("a-b=/c.d", "a-b=/c.d"), ("a b", '"a b"'), ("100%", "100%%"), ('{"a": "b\\n"}', r'"{\"a\": \"b\\n\"}"'), ("it's", '"it\'s"'), ("a\nb", r'"a\nb"'), ("", '""')],
-)  # fmt: skip
+    [
+        ("a-b=/c.d", "a-b=/c.d"),
+        ("a b", '"a b"'),
+        ("100%", "100%%"),
+        ('{"a": "b\\n"}', r'"{\"a\": \"b\\n\"}"'),
+        ("it's", '"it\'s"'),
+        ("a\nb", r'"a\nb"'),
+        ("", '""'),
+    ],
+)
 def test_words_of_a_unit(word: str, shown: str) -> None:
     assert systemd.quoted(word) == shown

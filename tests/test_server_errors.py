@@ -46,9 +46,14 @@ def client(tiny_path: Callable[..., Path]) -> Iterator[Client]:
     ids=lambda value: str(value)[:60],
 )
 def test_bodies_that_leave_no_token(
-    client: Client, body: dict[str, Any], param: str | None, code: str, message: str, stream: bool,
+    client: Client,
+    body: dict[str, Any],
+    param: str | None,
+    code: str,
+    message: str,
+    stream: bool,
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+) -> None:
     response = client.post(COMPLETIONS, {"prompt": "ab", "max_tokens": 3, "seed": 1, **body, "stream": stream})
     if stream and response.status_code == 200:  # it had a token, or took its time
         error = json.loads(response.text.split("data: ")[-2])["error"]

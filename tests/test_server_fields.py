@@ -1,4 +1,5 @@
-"""The fields of bodies: every field of the published request schemas is in a list, all parameters are understood, and so is what stands inside them."""
+"""The fields of bodies: every field of the published request schemas is in a list, all parameters are understood, and so is what stands
+inside them."""
 
 from __future__ import annotations
 
@@ -94,13 +95,29 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/messages", {"context_management": {"edits": 5}}, "context_management.edits"),
     ("/v1/messages", {"context_management": {"edits": ["clear_thinking"]}}, "context_management.edits[0]"),
     ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, "messages[0].content[0].text"),
-    ("/v1/messages", {"messages": [{"role": "assistant", "content": [{"type": "thinking", "thinking": 5}]}, *HI]}, "messages[0].content[0].thinking"),
-    ("/v1/messages", {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "name": "f", "input": []}]}, *HI]}, "messages[0].content[0].input"),
-    ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "is_error": "no"}]}]}, "messages[0].content[0].is_error"),
+    (
+        "/v1/messages",
+        {"messages": [{"role": "assistant", "content": [{"type": "thinking", "thinking": 5}]}, *HI]},
+        "messages[0].content[0].thinking",
+    ),
+    (
+        "/v1/messages",
+        {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "name": "f", "input": []}]}, *HI]},
+        "messages[0].content[0].input",
+    ),
+    (
+        "/v1/messages",
+        {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "is_error": "no"}]}]},
+        "messages[0].content[0].is_error",
+    ),
     ("/v1/messages", {"tools": [{**TOOL, "input_schema": []}]}, "tools[0].input_schema"),
     ("/v1/messages", {"tools": [{**TOOL, "input_schema": ""}]}, "tools[0].input_schema"),
     ("/v1/messages", {"tools": [{**TOOL, "description": []}]}, "tools[0].description"),
-    ("/v1/messages", {"tools": [TOOL], "tool_choice": {"type": "auto", "disable_parallel_tool_use": "yes"}}, "tool_choice.disable_parallel_tool_use"),
+    (
+        "/v1/messages",
+        {"tools": [TOOL], "tool_choice": {"type": "auto", "disable_parallel_tool_use": "yes"}},
+        "tool_choice.disable_parallel_tool_use",
+    ),
     ("/v1/messages", {"output_config": {"effort": 3}}, "output_config.effort"),
     ("/v1/messages", {"output_config": {"format": {"type": "json_schema", "schema": {}, "foo": 1}}}, "output_config.format.foo"),
     ("/v1/messages/count_tokens", {"output_config": {"format": "x"}}, "output_config.format"),
@@ -108,24 +125,48 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/responses", {"input": [{"type": "reasoning", "summary": ["x"]}]}, "input[0].summary[0]"),
     ("/v1/responses", {"input": [{"type": "reasoning", "summary": []}]}, "input"),
     ("/v1/responses", {"input": [{"type": "message", "role": "user", "content": 5}]}, "input[0].content"),
-    ("/v1/responses", {"input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": 5}]}]}, "input[0].content[0].text"),
+    (
+        "/v1/responses",
+        {"input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": 5}]}]},
+        "input[0].content[0].text",
+    ),
     ("/v1/responses", {"input": [{"type": "function_call", "name": "f", "arguments": [1]}]}, "input[0].arguments"),
-    ("/v1/responses", {"input": [{"type": "function_call_output", "output": [{"type": "input_image", "text": "x"}]}]}, "input[0].output[0].type"),
+    (
+        "/v1/responses",
+        {"input": [{"type": "function_call_output", "output": [{"type": "input_image", "text": "x"}]}]},
+        "input[0].output[0].type",
+    ),
     ("/v1/responses", {"reasoning": {"effort": 3}}, "reasoning.effort"),
     ("/v1/responses", {"text": {"format": {"type": "text", "schema": {}}}}, "text.format.schema"),
     ("/v1/responses", {"text": {"format": {"type": "grammar", "grammar": "x"}}}, "text.format.type"),
     ("/v1/chat/completions", {"response_format": {"type": "text", "schema": {}}}, "response_format.schema"),
     ("/v1/chat/completions", {"response_format": {"type": "json_object", "foo": 1}}, "response_format.foo"),
     ("/v1/chat/completions", {"response_format": {"type": "json_object", "schema": 5}}, "response_format.schema"),
-    ("/v1/chat/completions", {"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "foo": 1}}}, "response_format.json_schema.foo"),
+    (
+        "/v1/chat/completions",
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "foo": 1}}},
+        "response_format.json_schema.foo",
+    ),
     ("/v1/chat/completions", {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}, "foo": 1}}, "response_format.foo"),
-    ("/v1/chat/completions", {"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "strict": "x"}}}, "response_format.json_schema.strict"),
+    (
+        "/v1/chat/completions",
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "strict": "x"}}},
+        "response_format.json_schema.strict",
+    ),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, "messages[0].content[0].text"),
-    ("/v1/chat/completions", {"messages": [{"role": "assistant", "tool_calls": [{"type": "custom", "function": {"name": "f"}}]}]}, "messages[0].tool_calls[0].type"),
+    (
+        "/v1/chat/completions",
+        {"messages": [{"role": "assistant", "tool_calls": [{"type": "custom", "function": {"name": "f"}}]}]},
+        "messages[0].tool_calls[0].type",
+    ),
     ("/v1/chat/completions", {"include_reasoning": "x"}, "include_reasoning"),
     ("/v1/chat/completions", {"add_special_tokens": "x"}, "add_special_tokens"),
     ("/v1/chat/completions", {"reasoning_effort": 5}, "reasoning_effort"),
-    ("/v1/chat/completions", {"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"}}, "chat_template_kwargs.reasoning_effort"),
+    (
+        "/v1/chat/completions",
+        {"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"}},
+        "chat_template_kwargs.reasoning_effort",
+    ),
     ("/v1/chat/completions", {"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs.tools"),
     ("/v1/messages", {"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs.tools"),
     ("/v1/responses", {"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs.tools"),
@@ -138,9 +179,11 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/responses", {"max_output_tokens": 999_999}, "max_output_tokens"),
     ("/v1/chat/completions", {"max_tokens": None, "max_completion_tokens": 999_999}, "max_completion_tokens"),
     ("/v1/chat/completions", {"max_tokens": None, "max_completion_tokens": "5"}, "max_completion_tokens"),
-    *(("/tokenize", {"messages": None, "prompt": "a", name: value}, name)
-      for name, value in zip(RENDERING, ([], True, False, "x", {}, []), strict=True)),
-]  # fmt: skip
+    *(
+        ("/tokenize", {"messages": None, "prompt": "a", name: value}, name)
+        for name, value in zip(RENDERING, ([], True, False, "x", {}, []), strict=True)
+    ),
+]
 
 
 def body_of(path: str, more: dict[str, Any]) -> dict[str, Any]:
@@ -225,29 +268,109 @@ def test_whatever_stands_in_a_chat_is_read_or_refused(name: str) -> None:
 NO_CACHE = {"cache_control": {"type": "ephemeral"}}
 #: path, fields with keys that nobody knows, and where these stand.
 UNKNOWN: list[tuple[str, dict[str, Any], set[str]]] = [
-    ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi", **NO_CACHE, "foo": None}]}]}, {"messages[0].content[0].cache_control"}),
-    ("/v1/chat/completions", {"messages": [*HI, {"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "index": 0, "function": {"name": "f", "arguments": "", "x": 1}}]}, *HI]},
-     {"messages[1].tool_calls[0].index", "messages[1].tool_calls[0].function.x"}),
-    ("/v1/chat/completions", {"chat_template": HERMES, "tools": [{"type": "function", "foo": 1, "function": {"name": "f"}}], "tool_choice": {"type": "function", "foo": 1, "function": {"name": "f", "x": 1}}},
-     {"tools[0].foo", "tool_choice.foo", "tool_choice.function.x"}),
-    ("/v1/chat/completions", {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "description": "y", "schema": {"enum": [1]}}}},
-     {"response_format.json_schema.description"}),
+    (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi", **NO_CACHE, "foo": None}]}]},
+        {"messages[0].content[0].cache_control"},
+    ),
+    (
+        "/v1/chat/completions",
+        {
+            "messages": [
+                *HI,
+                {
+                    "role": "assistant",
+                    "tool_calls": [{"id": "a", "type": "function", "index": 0, "function": {"name": "f", "arguments": "", "x": 1}}],
+                },
+                *HI,
+            ]
+        },
+        {"messages[1].tool_calls[0].index", "messages[1].tool_calls[0].function.x"},
+    ),
+    (
+        "/v1/chat/completions",
+        {
+            "chat_template": HERMES,
+            "tools": [{"type": "function", "foo": 1, "function": {"name": "f"}}],
+            "tool_choice": {"type": "function", "foo": 1, "function": {"name": "f", "x": 1}},
+        },
+        {"tools[0].foo", "tool_choice.foo", "tool_choice.function.x"},
+    ),
+    (
+        "/v1/chat/completions",
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "description": "y", "schema": {"enum": [1]}}}},
+        {"response_format.json_schema.description"},
+    ),
     ("/v1/messages", {"system": [{"type": "text", "text": "s", **NO_CACHE}]}, {"system[0].cache_control"}),
-    ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi", **NO_CACHE}], "id": "m"}]}, {"messages[0].id", "messages[0].content[0].cache_control"}),
-    ("/v1/messages", {"messages": [*HI, {"role": "assistant", "content": [
-        {"type": "thinking", "thinking": "a", "signature": "s"}, {"type": "thinking", "thinking": "a", "signature": ""}, {"type": "redacted_thinking", "data": "x"},
-        {"type": "tool_use", "id": "t", "name": "f", "input": {}, "caller": {}}]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", **NO_CACHE}]}]},
-     {"messages[1].content[0].signature", "messages[1].content[2]", "messages[1].content[3].caller", "messages[2].content[0].cache_control",
-      "the key 'reasoning_content' of messages", "the key 'tool_call_id' of messages"}),
-    ("/v1/messages", {"tools": [{**TOOL, **NO_CACHE}], "tool_choice": {"type": "none", "foo": 1}}, {"tools[0].cache_control", "tool_choice.foo"}),
+    (
+        "/v1/messages",
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi", **NO_CACHE}], "id": "m"}]},
+        {"messages[0].id", "messages[0].content[0].cache_control"},
+    ),
+    (
+        "/v1/messages",
+        {
+            "messages": [
+                *HI,
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "thinking", "thinking": "a", "signature": "s"},
+                        {"type": "thinking", "thinking": "a", "signature": ""},
+                        {"type": "redacted_thinking", "data": "x"},
+                        {"type": "tool_use", "id": "t", "name": "f", "input": {}, "caller": {}},
+                    ],
+                },
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", **NO_CACHE}]},
+            ]
+        },
+        {
+            "messages[1].content[0].signature",
+            "messages[1].content[2]",
+            "messages[1].content[3].caller",
+            "messages[2].content[0].cache_control",
+            "the key 'reasoning_content' of messages",
+            "the key 'tool_call_id' of messages",
+        },
+    ),
+    (
+        "/v1/messages",
+        {"tools": [{**TOOL, **NO_CACHE}], "tool_choice": {"type": "none", "foo": 1}},
+        {"tools[0].cache_control", "tool_choice.foo"},
+    ),
     ("/v1/messages", {"context_management": {"foo": 1}}, {"context_management.foo"}),
-    ("/v1/responses", {"input": [{"type": "message", "role": "user", "id": "a", "status": "completed", "content": [{"type": "output_text", "text": "x", "annotations": []}]}]},
-     {"input[0].id", "input[0].status", "input[0].content[0].annotations"}),
-    ("/v1/responses", {"input": [{"type": "reasoning", "content": [{"type": "reasoning_text", "text": "a"}], "summary": [{"type": "summary_text", "text": "b"}], "encrypted_content": "e"},
-                                 {"role": "user", "content": "x"}]},
-     {"input[0].summary", "input[0].encrypted_content", "the key 'reasoning_content' of messages"}),
+    (
+        "/v1/responses",
+        {
+            "input": [
+                {
+                    "type": "message",
+                    "role": "user",
+                    "id": "a",
+                    "status": "completed",
+                    "content": [{"type": "output_text", "text": "x", "annotations": []}],
+                }
+            ]
+        },
+        {"input[0].id", "input[0].status", "input[0].content[0].annotations"},
+    ),
+    (
+        "/v1/responses",
+        {
+            "input": [
+                {
+                    "type": "reasoning",
+                    "content": [{"type": "reasoning_text", "text": "a"}],
+                    "summary": [{"type": "summary_text", "text": "b"}],
+                    "encrypted_content": "e",
+                },
+                {"role": "user", "content": "x"},
+            ]
+        },
+        {"input[0].summary", "input[0].encrypted_content", "the key 'reasoning_content' of messages"},
+    ),
     ("/v1/responses", {"tools": [{"type": "function", "name": "f", "foo": 1}], "tool_choice": "none"}, {"tools[0].foo"}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("path", "more", "ignored"), UNKNOWN, ids=[str(index) for index in range(len(UNKNOWN))])
@@ -271,11 +394,20 @@ def test_bodies_of_clients_that_were_made_for_other_servers(client: Client, name
 @pytest.mark.parametrize(
     ("field", "value", "says"),
     [
-        ("options", {"temperature": 0}, "by themselves"), ("params", {"top_k": 1}, "by themselves"), ("think", False, "enable_thinking"), ("format", "json", "response_format"),
-        ("repeat_penalty", 1.1, "repetition_penalty"), ("typ_p", 0.9, "typical_p"), ("n_predict", 9, "max_tokens"), ("t_max_predict_ms", 100, "timeout_s"),
-        ("reasoning_format", "none", "include_reasoning"), ("files", [{"id": "x"}], "texts as messages"), ("tool_ids", ["x"], "give tools"), ("min_keep", 2, "logits processor"),
+        ("options", {"temperature": 0}, "by themselves"),
+        ("params", {"top_k": 1}, "by themselves"),
+        ("think", False, "enable_thinking"),
+        ("format", "json", "response_format"),
+        ("repeat_penalty", 1.1, "repetition_penalty"),
+        ("typ_p", 0.9, "typical_p"),
+        ("n_predict", 9, "max_tokens"),
+        ("t_max_predict_ms", 100, "timeout_s"),
+        ("reasoning_format", "none", "include_reasoning"),
+        ("files", [{"id": "x"}], "texts as messages"),
+        ("tool_ids", ["x"], "give tools"),
+        ("min_keep", 2, "logits processor"),
     ],
-)  # fmt: skip
+)
 def test_fields_of_other_servers_that_would_change_an_answer(client: Client, field: str, value: Any, says: str) -> None:
     error = client.error("/v1/chat/completions", {"messages": HI, "max_tokens": 2, field: value})
     assert says in error["message"] and error["param"] == field

@@ -400,9 +400,13 @@ def test_6_7_answers_that_would_be_too_large(arguments: tuple[int, tuple[int, st
 
 def test_without_keys_only_this_machine_is_served(tmp_path: Path) -> None:
     for settings in (
-        ServerSettings(), ServerSettings(host="::1"), ServerSettings(host="localhost"), ServerSettings(host="127.0.0.3"),
-        ServerSettings(host="0.0.0.0", uds=tmp_path / "s"), ServerSettings(host="0.0.0.0", keys=tmp_path / "k"),
-    ):  # fmt: skip
+        ServerSettings(),
+        ServerSettings(host="::1"),
+        ServerSettings(host="localhost"),
+        ServerSettings(host="127.0.0.3"),
+        ServerSettings(host="0.0.0.0", uds=tmp_path / "s"),
+        ServerSettings(host="0.0.0.0", keys=tmp_path / "k"),
+    ):
         check_reach(settings)
     for host in ("0.0.0.0", "::", "192.168.1.2", "example.org", ""):
         with pytest.raises(llmi.InvalidParamsError, match="--insecure-no-keys"):

@@ -94,8 +94,17 @@ def test_a_call_with_malformed_arguments_is_its_text(client: Client, llm: LLM, a
 def test_a_template_that_goes_over_arguments_gets_an_object(client: Client) -> None:
     calls = "{% for c in m.tool_calls or [] %}{% for name, value in c.function.arguments|items %}{{ name }}={{ value }};{% endfor %}{% endfor %}"
     template = TEMPLATE.replace("\n{% endfor %}", calls + "\n{% endfor %}", 1)
-    chat = [{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": [
-        {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": arguments}} for arguments in ('{"city": "Rome"}', '{"city": "Ro')]}]  # fmt: skip
+    chat = [
+        {"role": "user", "content": "x"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": arguments}}
+                for arguments in ('{"city": "Rome"}', '{"city": "Ro')
+            ],
+        },
+    ]
     assert 'city=Rome;raw={"city": "Ro;' in prompt_of(client, chat, chat_template=template)
     assert client.error("/v1/chat/completions", {"messages": chat[:1], "chat_template": "{{ 1|items }}"})["code"] == "chat_template_error"
 

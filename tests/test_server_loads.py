@@ -39,8 +39,16 @@ def test_a_load_of_a_fixed_length(client: Client, path: str, body: dict[str, Any
 
 
 def test_vllms_and_sglangs_own_loads(client: Client) -> None:
-    vllm = {"model": "tiny", "prompt": "ab", "temperature": 0.0, "repetition_penalty": 1.0, "max_tokens": 5, "logprobs": None, "ignore_eos": True,
-            "stream_options": {"include_usage": True}}  # fmt: skip
+    vllm = {
+        "model": "tiny",
+        "prompt": "ab",
+        "temperature": 0.0,
+        "repetition_penalty": 1.0,
+        "max_tokens": 5,
+        "logprobs": None,
+        "ignore_eos": True,
+        "stream_options": {"include_usage": True},
+    }
     sglang = {"model": "tiny", "prompt": "ab", "temperature": 0.0, "best_of": 1, "max_tokens": 5, "ignore_eos": True}
     assert client.events("/v1/completions", vllm)[-1]["usage"]["completion_tokens"] == 5
     texts = [

@@ -148,8 +148,14 @@ def test_errors_and_results_come_through() -> None:
 
 @pytest.mark.parametrize(
     ("body", "size", "kind"),
-    [({}, 10, "small"), ({}, 1 << 20, "large"), ({"tools": [TOOL]}, 1 << 20, "tools"), ({"tools": []}, 10, "small"), ({"tools": [TOOL], "chat_template": "x"}, 10, "template")],
-)  # fmt: skip
+    [
+        ({}, 10, "small"),
+        ({}, 1 << 20, "large"),
+        ({"tools": [TOOL]}, 1 << 20, "tools"),
+        ({"tools": []}, 10, "small"),
+        ({"tools": [TOOL], "chat_template": "x"}, 10, "template"),
+    ],
+)
 def test_kinds(body: dict[str, Any], size: int, kind: str) -> None:
     assert kind_of(Taken(body, {}, []), size) == kind
 

@@ -96,8 +96,10 @@ def test_places_in_prompts(ids: list[int], text: str | None, expected: list[int 
 
 
 @pytest.mark.parametrize(
-    ("prompt", "places"), [([98, 0, 99], [0, 1, 1]), ("ab", [0, 1]), ("é", [0, 0]), ([196], [0])], ids=["a special one", "text", "two bytes", "half"]
-)  # fmt: skip
+    ("prompt", "places"),
+    [([98, 0, 99], [0, 1, 1]), ("ab", [0, 1]), ("é", [0, 0]), ([196], [0])],
+    ids=["a special one", "text", "two bytes", "half"],
+)
 def test_places_over_http(client: Client, prompt: Any, places: list[int]) -> None:
     """For characters of several tokens and special tokens, with and without echo, whole and streamed."""
     body = {"prompt": prompt, "logprobs": 1, "structured_outputs": {"choice": ["é€a"]}, "max_tokens": 20}

@@ -46,8 +46,16 @@ def sse(text: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}], ids=["required", "named"])
 def test_tool_calls_whole_and_streamed(client: Client, choice: Any) -> None:
-    body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "tools": TOOLS, "tool_choice": choice, "seed": 3, "max_tokens": 200, "n": 2,
-            "parallel_tool_calls": False}  # fmt: skip
+    body = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "hi"}],
+        "tools": TOOLS,
+        "tool_choice": choice,
+        "seed": 3,
+        "max_tokens": 200,
+        "n": 2,
+        "parallel_tool_calls": False,
+    }
     expected = client.llm.chat(body["messages"], tools=TOOLS, tool_choice=choice, seed=3, max_tokens=200, n=2, parallel_tool_calls=False)[
         0
     ].outputs
@@ -175,13 +183,21 @@ def test_messages_are_chats(client: Client) -> None:
     assert used["input_tokens"] + used["cache_read_input_tokens"] == len(expected.prompt_token_ids)
     events = sse(client.post(MESSAGES, {**body, "stream": True}).text)
     assert [e["type"] for e in events if e["type"] != "content_block_delta"] == [
-        "message_start", "ping", "content_block_start", "content_block_stop", "message_delta", "message_stop",
-    ]  # fmt: skip
+        "message_start",
+        "ping",
+        "content_block_start",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ]
     assert "".join(e["delta"]["text"] for e in events if e["type"] == "content_block_delta") == expected.text
     continued = client.ok(MESSAGES, {**body, "messages": [*body["messages"], {"role": "assistant", "content": "ab"}]})
     tail = client.llm.chat(
-        [{"role": "system", "content": "s"}, *body["messages"], {"role": "assistant", "content": "ab"}], seed=5, max_tokens=12, continue_final_message=True
-    )  # fmt: skip
+        [{"role": "system", "content": "s"}, *body["messages"], {"role": "assistant", "content": "ab"}],
+        seed=5,
+        max_tokens=12,
+        continue_final_message=True,
+    )
     assert continued["content"][0]["text"] == tail[0].text
     stopped = client.ok(MESSAGES, {**body, "stop_sequences": [expected.text[3]]})
     assert (stopped["stop_reason"], stopped["stop_sequence"]) == ("stop_sequence", expected.text[3])
@@ -299,22 +315,43 @@ def test_openapi_names_every_route_and_field(client: Client) -> None:
 
 
 BAD: list[tuple[bytes, str | None]] = [
-    (b"", None), (b"{", None), (b"[]", None), (b'"a"', None), (b'{"model": "tiny", "n": NaN}', None), (b'{"a": 1e400}', None), (b"\xef\xbb\xbf{}", None),
-    (b'{"model": "\xff"}', None), (b'{"model": "\\ud800"}', None), (b'{"n": 1, "n": 2}', "n"), (b'{"stream_options": {"a": 1, "a": 1}}', "a"),
-    (b"[" * 200_000, None), (b'{"a":' * 100_000, None), (b'{"n": ' + b"9" * 5000 + b"}", None), (b"{} {}", None), (b'{"model": 3}', "model"),
-    (b'{"model": "tiny", "messages": {}}', "messages"), (b'{"model": "tiny", "messages": []}', "messages"), (b'{"model": "tiny", "messages": [1]}', "messages[0]"),
+    (b"", None),
+    (b"{", None),
+    (b"[]", None),
+    (b'"a"', None),
+    (b'{"model": "tiny", "n": NaN}', None),
+    (b'{"a": 1e400}', None),
+    (b"\xef\xbb\xbf{}", None),
+    (b'{"model": "\xff"}', None),
+    (b'{"model": "\\ud800"}', None),
+    (b'{"n": 1, "n": 2}', "n"),
+    (b'{"stream_options": {"a": 1, "a": 1}}', "a"),
+    (b"[" * 200_000, None),
+    (b'{"a":' * 100_000, None),
+    (b'{"n": ' + b"9" * 5000 + b"}", None),
+    (b"{} {}", None),
+    (b'{"model": 3}', "model"),
+    (b'{"model": "tiny", "messages": {}}', "messages"),
+    (b'{"model": "tiny", "messages": []}', "messages"),
+    (b'{"model": "tiny", "messages": [1]}', "messages[0]"),
     (b'{"model": "tiny", "messages": [{"role": "user", "content": "a"}], "n": "3"}', "n"),
     (b'{"model": "tiny", "messages": [{"role": "user", "content": "a"}], "n": 3.0}', "n"),
     (b'{"model": "tiny", "messages": [{"role": "user", "content": "a"}], "n": 1000000}', "n"),
     (b'{"model": "tiny", "messages": [{"role": "user", "content": "a"}], "seed": 18446744073709551616}', "seed"),
     (b'{"model": "tiny", "messages": [{"role": "user", "content": "a"}], "stream": "yes"}', "stream"),
     (b'{"model": "tiny", "messages": [{"role": "user", "content": "a"}], "max_tokens": 99999999}', "max_tokens"),
-    (b'{"model": "tiny", "messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "max_completion_tokens": 2}', "max_completion_tokens"),
+    (
+        b'{"model": "tiny", "messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "max_completion_tokens": 2}',
+        "max_completion_tokens",
+    ),
     (b'{"model": "tiny", "messages": [{"role": "user", "content": "a"}], "top_logprobs": 2}', "top_logprobs"),
     (b'{"model": "tiny", "messages": [{"role": "user", "content": "a"}], "logit_bias": {"a": 1}}', "logit_bias"),
     (b'{"model": "tiny", "messages": [{"role": "user", "content": "a"}], "stream_options": {"include_usage": true}}', "stream_options"),
-    (b'{"model": "tiny", "messages": [{"role": "user", "content": "a"}], "response_format": {"type": "json_schema"}}', "response_format.json_schema.schema"),
-]  # fmt: skip
+    (
+        b'{"model": "tiny", "messages": [{"role": "user", "content": "a"}], "response_format": {"type": "json_schema"}}',
+        "response_format.json_schema.schema",
+    ),
+]
 
 
 @pytest.mark.parametrize(("data", "param"), BAD, ids=[str(index) for index in range(len(BAD))])

@@ -1,4 +1,5 @@
-"""What a server holds and counts while others make it wait: slow readers, silent streams, bodies that take their time, keys that share an engine."""
+"""What a server holds and counts while others make it wait: slow readers, silent streams, bodies that take their time, keys that share an
+engine."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ class Serving:
 
 @pytest.mark.parametrize("prompts", ["ab", ["ab", "cd", "ef"]], ids=["one prompt", "several"])
 def test_5_what_waits_for_a_slow_reader_is_bounded(llm: LLM, prompts: Any) -> None:
-    """A client that reads nothing for a while: its request ends when more than the limit waits for it, and it is told so when it reads again."""
+    """A client that reads nothing for a while: its request ends when more than the limit waits for it, and it is told so when it reads
+    again."""
     body = {**LONG, "prompt": prompts, "stream": True, "logprobs": 20}
     limits = Limits(unread_bytes=96 * 21 * 200)  # 200 tokens with twenty alternatives each
 

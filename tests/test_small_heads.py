@@ -309,7 +309,10 @@ def test_every_feature(pairs: dict[bool, Pair], name: str) -> None:
     base = {"temperature": 1.0, "seed": 5, "ignore_eos": True}
     params: Any = BeamSearchParams(**{**base, **fields}) if name in BEAM_FEATURES else SamplingParams(**{**base, **fields})
     num_small, _ = pairs[False].run([[5, 6, 7, 8] * 4, [9, 4]], params, fails="dola" in name)  # DoLa cuts all of these few
-    reads = name in BEAM_FEATURES or any(key in FEATURES[name] for key in ("logprobs", "logits_processors", "sampler", "stopping_criteria", "guidance_scale", "dola_layers", "penalty_alpha"))  # fmt: skip
+    reads = name in BEAM_FEATURES or any(
+        key in FEATURES[name]
+        for key in ("logprobs", "logits_processors", "sampler", "stopping_criteria", "guidance_scale", "dola_layers", "penalty_alpha")
+    )
     assert (num_small == 0) == reads
 
 

@@ -413,10 +413,25 @@ def test_an_interrupt_keeps_whole_steps(llm: LLM) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("num_particles", 0), ("num_particles", 2.0), ("num_particles", True), ("power", 0.0), ("power", -1.0), ("power", math.nan), ("power", math.inf),
-     ("resampler", "best"), ("resampler", None), ("ess_threshold", -0.1), ("ess_threshold", 1.1), ("ess_threshold", "half"), ("must_end", 1),
-     ("potential", 3), ("constraint", "abc"), ("constraint", NoRepeats)],
-)  # fmt: skip
+    [
+        ("num_particles", 0),
+        ("num_particles", 2.0),
+        ("num_particles", True),
+        ("power", 0.0),
+        ("power", -1.0),
+        ("power", math.nan),
+        ("power", math.inf),
+        ("resampler", "best"),
+        ("resampler", None),
+        ("ess_threshold", -0.1),
+        ("ess_threshold", 1.1),
+        ("ess_threshold", "half"),
+        ("must_end", 1),
+        ("potential", 3),
+        ("constraint", "abc"),
+        ("constraint", NoRepeats),
+    ],
+)
 def test_wrong_arguments(name: str, value: Any) -> None:
     with pytest.raises(InvalidParamsError, match=name) as caught:
         ParticleFilter(**{name: value})
@@ -429,31 +444,72 @@ def _after_letters(context: Any, logits: Any) -> None:
 
 #: Of every field that a run applies: a value that changes its result, and what it is given together with.
 APPLIED: dict[str, tuple[Any, dict[str, Any]]] = {
-    "temperature": (0.5, {}), "top_p": (0.4, {}), "top_k": (3, {}), "min_p": (0.5, {}), "seed": (2, {}), "max_tokens": (3, {}),
-    "min_tokens": (5, {"logit_bias": {EOS: 4.0}}), "stop_token_ids": ([LETTERS[0]], {}), "eos_token_id": ([LETTERS[0]], {}),
-    "ignore_eos": (True, {"logit_bias": {EOS: 4.0}}), "presence_penalty": (2.0, {}), "frequency_penalty": (2.0, {}), "repetition_penalty": (1.5, {}),
-    "penalty_last_n": (1, {"repetition_penalty": 1.5}), "no_repeat_ngram_size": (1, {}),
+    "temperature": (0.5, {}),
+    "top_p": (0.4, {}),
+    "top_k": (3, {}),
+    "min_p": (0.5, {}),
+    "seed": (2, {}),
+    "max_tokens": (3, {}),
+    "min_tokens": (5, {"logit_bias": {EOS: 4.0}}),
+    "stop_token_ids": ([LETTERS[0]], {}),
+    "eos_token_id": ([LETTERS[0]], {}),
+    "ignore_eos": (True, {"logit_bias": {EOS: 4.0}}),
+    "presence_penalty": (2.0, {}),
+    "frequency_penalty": (2.0, {}),
+    "repetition_penalty": (1.5, {}),
+    "penalty_last_n": (1, {"repetition_penalty": 1.5}),
+    "no_repeat_ngram_size": (1, {}),
     "dry_multiplier": (3.0, {"dry_allowed_length": 1, "allowed_token_ids": list(LETTERS)}),
     "dry_base": (9.0, {"dry_multiplier": 0.5, "dry_allowed_length": 1, "allowed_token_ids": list(LETTERS)}),
     "dry_allowed_length": (1, {"dry_multiplier": 3.0, "allowed_token_ids": list(LETTERS)}),
     "dry_penalty_last_n": (1, {"dry_multiplier": 3.0, "dry_allowed_length": 1, "allowed_token_ids": list(LETTERS)}),
     "dry_sequence_breakers": (["+"], {"dry_multiplier": 3.0, "dry_allowed_length": 1, "allowed_token_ids": list(LETTERS)}),
-    "typical_p": (0.5, {}), "epsilon_cutoff": (0.2, {}), "eta_cutoff": (0.3, {}), "top_h": (0.3, {}), "top_n_sigma": (0.5, {}), "p_less": (True, {}),
-    "xtc_probability": (1.0, {}), "xtc_threshold": (0.01, {"xtc_probability": 1.0}), "dynatemp_range": (1.5, {}),
-    "dynatemp_exponent": (9.0, {"dynatemp_range": 1.5}), "sampler_order": (["top_p", "temperature"], {"top_p": 0.4}),
-    "steering": ({1: np.linspace(-9.0, 9.0, 64)}, {}), "logit_bias": ({LETTERS[0]: 4.0}, {}), "bad_words": ([[LETTERS[0]]], {"logit_bias": {LETTERS[0]: 4.0}}),
-    "allowed_token_ids": (list(LETTERS), {}), "logits_processors": ([_after_letters], {}),
+    "typical_p": (0.5, {}),
+    "epsilon_cutoff": (0.2, {}),
+    "eta_cutoff": (0.3, {}),
+    "top_h": (0.3, {}),
+    "top_n_sigma": (0.5, {}),
+    "p_less": (True, {}),
+    "xtc_probability": (1.0, {}),
+    "xtc_threshold": (0.01, {"xtc_probability": 1.0}),
+    "dynatemp_range": (1.5, {}),
+    "dynatemp_exponent": (9.0, {"dynatemp_range": 1.5}),
+    "sampler_order": (["top_p", "temperature"], {"top_p": 0.4}),
+    "steering": ({1: np.linspace(-9.0, 9.0, 64)}, {}),
+    "logit_bias": ({LETTERS[0]: 4.0}, {}),
+    "bad_words": ([[LETTERS[0]]], {"logit_bias": {LETTERS[0]: 4.0}}),
+    "allowed_token_ids": (list(LETTERS), {}),
+    "logits_processors": ([_after_letters], {}),
     "skip_special_tokens": (False, {"logit_bias": {EOS: 4.0}, "ignore_eos": True}),
-}  # fmt: skip
+}
 
 #: Of every other field: a value that is refused.
 REFUSED: dict[str, Any] = {
-    "n": 2, "stop": ["x"], "stop_regex": "x", "repetition_detection": {"max_pattern_size": 2, "min_count": 3}, "thinking_token_budget": 3,
-    "logprob_token_ids": [1], "include_stop_str_in_output": True, "mirostat": 2, "mirostat_tau": 3.0, "mirostat_eta": 0.2, "adaptive_p": 0.0,
-    "adaptive_p_decay": 0.5, "guidance_scale": 3.0, "negative_prompt": [1, 2], "dola_layers": [1], "dola_rule": "transformers", "penalty_alpha": 0.5,
-    "structured_outputs": NoRepeats(), "stopping_criteria": [lambda context: False], "sampler": lambda context, law: 1, "logprobs": 0, "prompt_logprobs": 0,
-    "detokenize": False, "output_kind": "delta",
-}  # fmt: skip
+    "n": 2,
+    "stop": ["x"],
+    "stop_regex": "x",
+    "repetition_detection": {"max_pattern_size": 2, "min_count": 3},
+    "thinking_token_budget": 3,
+    "logprob_token_ids": [1],
+    "include_stop_str_in_output": True,
+    "mirostat": 2,
+    "mirostat_tau": 3.0,
+    "mirostat_eta": 0.2,
+    "adaptive_p": 0.0,
+    "adaptive_p_decay": 0.5,
+    "guidance_scale": 3.0,
+    "negative_prompt": [1, 2],
+    "dola_layers": [1],
+    "dola_rule": "transformers",
+    "penalty_alpha": 0.5,
+    "structured_outputs": NoRepeats(),
+    "stopping_criteria": [lambda context: False],
+    "sampler": lambda context, law: 1,
+    "logprobs": 0,
+    "prompt_logprobs": 0,
+    "detokenize": False,
+    "output_kind": "delta",
+}
 
 
 def test_every_parameter_is_applied_or_refused() -> None:

@@ -50,9 +50,12 @@ def test_what_is_wrong_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def answer_of(text: str, token_logprobs: list[float], error: dict[str, Any] | None = None) -> Answer:
     choice = {
-        "index": 0, "text": text, "token_ids": [1, 2], "finish_reason": "length",
+        "index": 0,
+        "text": text,
+        "token_ids": [1, 2],
+        "finish_reason": "length",
         "logprobs": {"token_logprobs": token_logprobs, "llmi": {"processed_logprobs": token_logprobs}},
-    }  # fmt: skip
+    }
     return Answer(200, {}, json.dumps({"error": error} if error else {"choices": [choice]}).encode())
 
 

@@ -25,15 +25,40 @@ KINDS = {"model_file", "unsupported_model"}
 
 #: A model with as many parts as fit together, so that most fields are there.
 RICH: Spec = {
-    "norm": LAYER, "places": "both", "biases": ("query", "key", "value", "output", "gate", "up", "down", "head"), "rows": "interleaved", "head_norm": LAYER,
-    "own_weights": True, "temperature": {"beta": 0.5, "original": 5}, "sinks": True, "linear_biases": True, "windows": [7, 0], "attention_gate": "element",
-    "output_norm": RMS, "activation": "xielu", "inner_norm": RMS, "embedding_norm": LAYER, "positions": 2, "tied": False, "logit_scale": 0.5,
-}  # fmt: skip
+    "norm": LAYER,
+    "places": "both",
+    "biases": ("query", "key", "value", "output", "gate", "up", "down", "head"),
+    "rows": "interleaved",
+    "head_norm": LAYER,
+    "own_weights": True,
+    "temperature": {"beta": 0.5, "original": 5},
+    "sinks": True,
+    "linear_biases": True,
+    "windows": [7, 0],
+    "attention_gate": "element",
+    "output_norm": RMS,
+    "activation": "xielu",
+    "inner_norm": RMS,
+    "embedding_norm": LAYER,
+    "positions": 2,
+    "tied": False,
+    "logit_scale": 0.5,
+}
 ROPE: Spec = {
-    "theta": 500.0, "rotary_dim": 8, "linear_factor": 2.0, "llama3_factor": 4.0, "llama3_low_freq_factor": 1.0, "llama3_high_freq_factor": 4.0,
-    "llama3_original_context": 64, "yarn_factor": 2.0, "yarn_low": 0.5, "yarn_high": 2.5, "frequency_divisors": [1.0, 1.5, 2.0, 3.0], "magnitude": 1.25,
+    "theta": 500.0,
+    "rotary_dim": 8,
+    "linear_factor": 2.0,
+    "llama3_factor": 4.0,
+    "llama3_low_freq_factor": 1.0,
+    "llama3_high_freq_factor": 4.0,
+    "llama3_original_context": 64,
+    "yarn_factor": 2.0,
+    "yarn_low": 0.5,
+    "yarn_high": 2.5,
+    "frequency_divisors": [1.0, 1.5, 2.0, 3.0],
+    "magnitude": 1.25,
     "reversed": True,
-}  # fmt: skip
+}
 
 
 def rich() -> TinyModel:
@@ -117,25 +142,70 @@ def test_every_kind(tmp_path: Path) -> None:
 
 #: One value out of range, or that does not fit the others, for each field.
 BAD: dict[str, list[Any]] = {
-    "family": [""], "hidden_size": [0, 15, 72, -64, 1 << 21, 1 << 62], "num_heads": [0, 5000, -1], "num_kv_heads": [0, 3, 8], "head_dim": [0, 12, 18, 8192],
-    "vocab_size": [0, -1, 1 << 25], "max_position": [0, 1 << 40], "layers": [[]], "embedding.weight.name": [""], "embedding.scale": [0, -1, 1e31],
-    "embedding.position_offset": [-1, 1 << 40], "embedding.norm.eps": [0, -1e-5], "embedding.weight.plus": [1.0], "head.scale": [0.0], "head.soft_cap": [-1],
-    "head.weight.transposed": [], "final_norm.eps": [0], "ropes[0].theta": [0, -1, 1e31], "ropes[0].rotary_dim": [0, 7, 18, -2], "ropes[0].linear_factor": [0],
-    "ropes[0].llama3_factor": [0], "ropes[0].llama3_low_freq_factor": [0], "ropes[0].llama3_high_freq_factor": [0.5], "ropes[0].llama3_original_context": [0],
-    "ropes[0].yarn_factor": [0], "ropes[0].yarn_high": [0.1], "ropes[0].magnitude": [0], "ropes[0].frequency_divisors": [[1.0], [1.0] * 5],
-    "ropes[0].frequency_divisors[1]": [0, -1], "ignored_tensors[0]": [""], "layers[1].residual_scale": [0], "layers[1].mlp_reads_attention_norm": [True],
-    "layers[1].attention_norm.eps": [0], "layers[1].mlp_norm.eps": [-1], "layers[1].post_mlp_norm.eps": [0], "layers[1].post_attention_norm.eps": [0],
-    "layers[1].attention.rope": [1, -2, 1 << 40], "layers[1].attention.window": [-1, 1 << 40], "layers[1].attention.scale": [0, -0.5],
-    "layers[1].attention.soft_cap": [-1], "layers[1].attention.clip": [-1], "layers[1].attention.linear_biases": [[1.0]], "layers[1].attention.linear_biases[0]": [1e35],
-    "layers[1].attention.query_temperature.beta": [-1], "layers[1].attention.query_temperature.original": [0], "layers[1].attention.output.weight.name": [""],
-    "layers[1].attention.query.weight.order.first_row": [-1, 1 << 40], "layers[1].attention.query.weight.order.head_rows": [-1, 7, 1 << 40],
-    "layers[1].attention.query.weight.order.head_stride": [-1, 8, 1 << 40], "layers[1].attention.query.weight.order.adjacent_pairs": [-1, 7, 32],
-    "layers[1].attention.query.bias.transposed": [True], "layers[1].attention.norms.query.eps": [0], "layers[1].attention.norms.key.eps": [0],
-    "layers[1].attention.gate.weight.name": [""], "layers[1].attention.output_norm.eps": [0], "layers[1].mlp.size": [0, -1, 1 << 30],
-    "layers[1].mlp.gate.weight.name": [""], "layers[1].mlp.up.weight.name": [""], "layers[1].mlp.down.weight.name": [""],
-    "layers[1].mlp.activation_scalars": [[{"name": "a"}] * 3], "layers[1].mlp.activation_scalars[2].name": [""], "layers[1].mlp.inner_norm.eps": [0],
+    "family": [""],
+    "hidden_size": [0, 15, 72, -64, 1 << 21, 1 << 62],
+    "num_heads": [0, 5000, -1],
+    "num_kv_heads": [0, 3, 8],
+    "head_dim": [0, 12, 18, 8192],
+    "vocab_size": [0, -1, 1 << 25],
+    "max_position": [0, 1 << 40],
+    "layers": [[]],
+    "embedding.weight.name": [""],
+    "embedding.scale": [0, -1, 1e31],
+    "embedding.position_offset": [-1, 1 << 40],
+    "embedding.norm.eps": [0, -1e-5],
+    "embedding.weight.plus": [1.0],
+    "head.scale": [0.0],
+    "head.soft_cap": [-1],
+    "head.weight.transposed": [],
+    "final_norm.eps": [0],
+    "ropes[0].theta": [0, -1, 1e31],
+    "ropes[0].rotary_dim": [0, 7, 18, -2],
+    "ropes[0].linear_factor": [0],
+    "ropes[0].llama3_factor": [0],
+    "ropes[0].llama3_low_freq_factor": [0],
+    "ropes[0].llama3_high_freq_factor": [0.5],
+    "ropes[0].llama3_original_context": [0],
+    "ropes[0].yarn_factor": [0],
+    "ropes[0].yarn_high": [0.1],
+    "ropes[0].magnitude": [0],
+    "ropes[0].frequency_divisors": [[1.0], [1.0] * 5],
+    "ropes[0].frequency_divisors[1]": [0, -1],
+    "ignored_tensors[0]": [""],
+    "layers[1].residual_scale": [0],
+    "layers[1].mlp_reads_attention_norm": [True],
+    "layers[1].attention_norm.eps": [0],
+    "layers[1].mlp_norm.eps": [-1],
+    "layers[1].post_mlp_norm.eps": [0],
+    "layers[1].post_attention_norm.eps": [0],
+    "layers[1].attention.rope": [1, -2, 1 << 40],
+    "layers[1].attention.window": [-1, 1 << 40],
+    "layers[1].attention.scale": [0, -0.5],
+    "layers[1].attention.soft_cap": [-1],
+    "layers[1].attention.clip": [-1],
+    "layers[1].attention.linear_biases": [[1.0]],
+    "layers[1].attention.linear_biases[0]": [1e35],
+    "layers[1].attention.query_temperature.beta": [-1],
+    "layers[1].attention.query_temperature.original": [0],
+    "layers[1].attention.output.weight.name": [""],
+    "layers[1].attention.query.weight.order.first_row": [-1, 1 << 40],
+    "layers[1].attention.query.weight.order.head_rows": [-1, 7, 1 << 40],
+    "layers[1].attention.query.weight.order.head_stride": [-1, 8, 1 << 40],
+    "layers[1].attention.query.weight.order.adjacent_pairs": [-1, 7, 32],
+    "layers[1].attention.query.bias.transposed": [True],
+    "layers[1].attention.norms.query.eps": [0],
+    "layers[1].attention.norms.key.eps": [0],
+    "layers[1].attention.gate.weight.name": [""],
+    "layers[1].attention.output_norm.eps": [0],
+    "layers[1].mlp.size": [0, -1, 1 << 30],
+    "layers[1].mlp.gate.weight.name": [""],
+    "layers[1].mlp.up.weight.name": [""],
+    "layers[1].mlp.down.weight.name": [""],
+    "layers[1].mlp.activation_scalars": [[{"name": "a"}] * 3],
+    "layers[1].mlp.activation_scalars[2].name": [""],
+    "layers[1].mlp.inner_norm.eps": [0],
     "layers[1].mlp.activation_values": [[1.0, 1.0, 1.0, 1.0]],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -148,7 +218,10 @@ def test_bad_values(name: str) -> None:
 @pytest.mark.parametrize(
     "changes, field",
     [
-        ({"layers[0].attention.norms.own_weights": True, "layers[0].attention.norms.span": "projection"}, "layers[0].attention.norms.own_weights"),
+        (
+            {"layers[0].attention.norms.own_weights": True, "layers[0].attention.norms.span": "projection"},
+            "layers[0].attention.norms.own_weights",
+        ),
         ({"layers[0].attention.norms.query.present": False}, "layers[0].attention.norms.query.weight.name"),
         ({"layers[0].attention.gate_kind": "none"}, "layers[0].attention.gate.weight.name"),
         ({"layers[0].mlp.gated": False}, "layers[0].mlp.gate.weight.name"),
@@ -157,9 +230,12 @@ def test_bad_values(name: str) -> None:
         ({"ropes[0].divisors_tensor": "a"}, "ropes[0].frequency_divisors"),
         ({"layers[0].attention.query.weight.order": {"head_stride": 16}}, "layers[0].attention.query.weight.order.head_stride"),
         ({"layers[0].attention.query.weight.order": {"adjacent_pairs": 2}}, "layers[0].attention.query.weight.order.adjacent_pairs"),
-        ({"layers[0].attention.norms.key.weight": {"name": "a.{head}", "order": {"first_row": 1}}}, "layers[0].attention.norms.key.weight.order"),
+        (
+            {"layers[0].attention.norms.key.weight": {"name": "a.{head}", "order": {"first_row": 1}}},
+            "layers[0].attention.norms.key.weight.order",
+        ),
     ],
-)  # fmt: skip
+)
 def test_fields_that_do_not_fit(changes: dict[str, Any], field: str) -> None:
     spec = rich().spec
     for name, value in changes.items():

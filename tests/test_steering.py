@@ -89,9 +89,7 @@ def test_a_model_with_the_vector_in_its_embedding(tmp_path: Path) -> None:
         BeamSearchParams(max_tokens=8, beam_width=3, logprobs=0),
     ]
     with LLM(path, **ENGINE) as llm, LLM(moved(path, tmp_path / "moved", vector), **ENGINE) as other:
-        assert_same_tokens(
-            llm.generate(PROMPTS, [one.replace(steering={0: vector}) for one in params]), other.generate(PROMPTS, params)
-        )  # fmt: skip
+        assert_same_tokens(llm.generate(PROMPTS, [one.replace(steering={0: vector}) for one in params]), other.generate(PROMPTS, params))
         with llm.sequence(PROMPTS[3], steering={0: vector}) as sequence, other.sequence(PROMPTS[3]) as same:
             assert_same_bits(sequence.logits, same.logits)
             for one in (sequence, same):
@@ -245,7 +243,7 @@ def test_over_http(llm: LLM) -> None:
         ({1: ["a"] * 64}, "must be a vector of numbers"),
         ([1.0], "must be None or a mapping of layers to vectors"),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused(tiny: LLM, steering: Any, message: str) -> None:
     for call in (lambda: tiny.generate("a", steering=steering, max_tokens=2), lambda: tiny.sequence("a", steering=steering)):
         with pytest.raises(llmi.InvalidParamsError, match=message) as info:

@@ -16,7 +16,27 @@ from llmi.testing import tiny_model
 from llmi.text.stop_patterns import MAX_INSTRUCTIONS, stop_program
 
 T = _core.testing
-ATOMS = ("a", "b", ".", "[ab]", "[^a]", r"\d", r"\w", r"\s", r"\W", "(?:ab|c)", "(a|bc)", "é", "[b-d]", "(?i:A)", "(?i:[a-b]é)", "(?i:ß|ſ|K|µ)", r"\n", "(?s:.)", "(?i:[^a])")  # fmt: skip
+ATOMS = (
+    "a",
+    "b",
+    ".",
+    "[ab]",
+    "[^a]",
+    r"\d",
+    r"\w",
+    r"\s",
+    r"\W",
+    "(?:ab|c)",
+    "(a|bc)",
+    "é",
+    "[b-d]",
+    "(?i:A)",
+    "(?i:[a-b]é)",
+    "(?i:ß|ſ|K|µ)",
+    r"\n",
+    "(?s:.)",
+    "(?i:[^a])",
+)
 REPEATS = ("", "", "", "*", "+", "?", "{1,3}", "*?", "{2,}", "+?", "{0,2}")
 LETTERS = "aabbccdxx1 \nAéÉKkßſµμ\u212a"
 
@@ -88,13 +108,28 @@ def test_strings_and_patterns_together() -> None:
 @pytest.mark.parametrize(
     ("pattern", "why"),
     [
-        ("a$", r"\$ is not supported.*while it grows"), (r"a\Z", r"\\Z is not supported"), (r"\ba", r"\\b is not supported"), (r"a\B", r"\\B is not supported"),
-        ("a(?=b)", "look-ahead"), ("(?<!a)b", "look-behind"), (r"(a)\1", "backreferences"), ("(?>a)b", "atomic"), ("a++", "possessive"), ("(?P<n>a)(?(n)b|c)", "conditions"),
-        ("a*", "empty text"), ("a|", "empty text"), ("^", "empty text"), ("(?:){1000000000}", "empty text"), ("[", "no regular expression"), ("*a", "no regular expression"),
-        ("(?:a{1000}){1000}", "1,024 states"), ("((((a{10}){10}){10}){10})", "1,024 states"), ("(" * 480 + "a" + ")" * 480, "nested too deeply|1,024 states"),
+        ("a$", r"\$ is not supported.*while it grows"),
+        (r"a\Z", r"\\Z is not supported"),
+        (r"\ba", r"\\b is not supported"),
+        (r"a\B", r"\\B is not supported"),
+        ("a(?=b)", "look-ahead"),
+        ("(?<!a)b", "look-behind"),
+        (r"(a)\1", "backreferences"),
+        ("(?>a)b", "atomic"),
+        ("a++", "possessive"),
+        ("(?P<n>a)(?(n)b|c)", "conditions"),
+        ("a*", "empty text"),
+        ("a|", "empty text"),
+        ("^", "empty text"),
+        ("(?:){1000000000}", "empty text"),
+        ("[", "no regular expression"),
+        ("*a", "no regular expression"),
+        ("(?:a{1000}){1000}", "1,024 states"),
+        ("((((a{10}){10}){10}){10})", "1,024 states"),
+        ("(" * 480 + "a" + ")" * 480, "nested too deeply|1,024 states"),
         ("a{1,99999999999999999999}", "repeats too often|no regular expression"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_kept_is_refused_by_name(pattern: str, why: str) -> None:
     with pytest.raises(InvalidParamsError, match=rf"^stop_regex = .*({why})") as caught:
         stop_program((pattern,))

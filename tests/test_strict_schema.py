@@ -29,9 +29,20 @@ LAX: list[tuple[str, dict[str, Any], list[str], str | None, list[str]]] = [
     ("a name written with `\\u`", {"const": "a\u0001"}, [], "const", []),
     ("`date`", {"format": "date"}, ['"2023-02-29"', '"1900-02-29"', '"0000-01-01"'], None, ['"2024-02-29"', '"2000-02-29"', "7"]),
     ("`time`", {"format": "time"}, ['"22:59:60Z"', '"23:59:60+01:00"'], None, ['"23:59:59.25-07:30"']),
-    ("`date-time`", {"format": "date-time", "maxLength": 21}, ['"1998-12-31T23:58:60Z"', '"2023-02-29T00:00:00Z"', '"2024-02-29T00:00:00.25Z"'],
-     None, ['"2024-02-29T00:00:00Z"']),
-    ("`hostname`", {"type": "string", "format": "hostname"}, ['"xn--X"', json.dumps("a" * 63 + (("." + "b" * 63) * 3) + ".c")], None, ['"a-b.example"', '"a--b"']),
+    (
+        "`date-time`",
+        {"format": "date-time", "maxLength": 21},
+        ['"1998-12-31T23:58:60Z"', '"2023-02-29T00:00:00Z"', '"2024-02-29T00:00:00.25Z"'],
+        None,
+        ['"2024-02-29T00:00:00Z"'],
+    ),
+    (
+        "`hostname`",
+        {"type": "string", "format": "hostname"},
+        ['"xn--X"', json.dumps("a" * 63 + (("." + "b" * 63) * 3) + ".c")],
+        None,
+        ['"a-b.example"', '"a--b"'],
+    ),
     ("`email`", {"format": "email"}, [json.dumps("a" * 65 + "@b.c"), json.dumps("a@" + "b" * 64 + ".c")], None, ['"a.b+c@d-e.org"']),
     ("`unknown`", {"format": "unknown"}, ['"a"'], "format", []),
     ("other formats", {"format": "iri"}, [], "format", []),
@@ -51,28 +62,99 @@ LAX: list[tuple[str, dict[str, Any], list[str], str | None, list[str]]] = [
     ("numbers of over 15 digits", {"type": "number", "minimum": 0, "maximum": 0.9999999999999999}, ["1"], "maximum", []),
     ("numbers of over 15 digits", {"enum": [98.99999999999999]}, ["99.0", "99"], "enum", []),
     ("numbers of over 15 digits", {"type": "number", "minimum": 0.30000000000000004, "maximum": 1}, ["0.3", "0.2"], None, ["0.5", "1"]),
-    ("a bound that excludes a whole number", {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}, ["0", "0.0", "-0", "0.51"], None, ["0.5", "0.001"]),
-    ("a bound that excludes a whole number", {"exclusiveMinimum": 1, "exclusiveMaximum": 1.5}, ["1", "1.0", "1.5"], None, ["1.25", "null", "1.000000000000001"]),
-    ("a bound that excludes a whole number", {"minimum": -0.5, "exclusiveMaximum": 0.0}, ["0", "-0", "0.0", "-0.51"], None, ["-0.5", "-0.25"]),
-    ("a bound that excludes a whole number", {"allOf": [{"not": {"maximum": 10}}, {"maximum": 10.5}]}, ["10", "10.00"], None, ["10.5", "10.25"]),
-    ("a bound that excludes a whole number", {"type": "number", "minimum": 0.25, "exclusiveMinimum": 0, "maximum": 0.5}, ["0", "0.2"], None, ["0.25", "0.3"]),
-    ("a bound that excludes a whole number", {"type": "number", "exclusiveMinimum": 10**15, "maximum": 1e15 + 0.5}, ["1000000000000000"], "exclusiveMinimum", []),
-    ("a number that a bound's digits begin with", {"minimum": -0.255, "maximum": 2.555}, ["2.556", "-0.256", "2.6"], None, ["2.5", "2.55", "-0.2", "-0.25", "2"]),
-    ("a number that a bound's digits begin with", {"type": ["number", "null"], "exclusiveMaximum": 1, "minimum": 0.95}, ["0.9", "1"], None, ["0.99", "0.999", "null"]),
-    ("a number that a bound's digits begin with", {"type": "integer", "allOf": [{"maximum": 2.55}, {"minimum": 2}]}, ["2.5", "3"], None, ["2"]),
+    (
+        "a bound that excludes a whole number",
+        {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5},
+        ["0", "0.0", "-0", "0.51"],
+        None,
+        ["0.5", "0.001"],
+    ),
+    (
+        "a bound that excludes a whole number",
+        {"exclusiveMinimum": 1, "exclusiveMaximum": 1.5},
+        ["1", "1.0", "1.5"],
+        None,
+        ["1.25", "null", "1.000000000000001"],
+    ),
+    (
+        "a bound that excludes a whole number",
+        {"minimum": -0.5, "exclusiveMaximum": 0.0},
+        ["0", "-0", "0.0", "-0.51"],
+        None,
+        ["-0.5", "-0.25"],
+    ),
+    (
+        "a bound that excludes a whole number",
+        {"allOf": [{"not": {"maximum": 10}}, {"maximum": 10.5}]},
+        ["10", "10.00"],
+        None,
+        ["10.5", "10.25"],
+    ),
+    (
+        "a bound that excludes a whole number",
+        {"type": "number", "minimum": 0.25, "exclusiveMinimum": 0, "maximum": 0.5},
+        ["0", "0.2"],
+        None,
+        ["0.25", "0.3"],
+    ),
+    (
+        "a bound that excludes a whole number",
+        {"type": "number", "exclusiveMinimum": 10**15, "maximum": 1e15 + 0.5},
+        ["1000000000000000"],
+        "exclusiveMinimum",
+        [],
+    ),
+    (
+        "a number that a bound's digits begin with",
+        {"minimum": -0.255, "maximum": 2.555},
+        ["2.556", "-0.256", "2.6"],
+        None,
+        ["2.5", "2.55", "-0.2", "-0.25", "2"],
+    ),
+    (
+        "a number that a bound's digits begin with",
+        {"type": ["number", "null"], "exclusiveMaximum": 1, "minimum": 0.95},
+        ["0.9", "1"],
+        None,
+        ["0.99", "0.999", "null"],
+    ),
+    (
+        "a number that a bound's digits begin with",
+        {"type": "integer", "allOf": [{"maximum": 2.55}, {"minimum": 2}]},
+        ["2.5", "3"],
+        None,
+        ["2"],
+    ),
     ("`minProperties`", {"minProperties": 2}, ['{"a":1,"a":2}'], "minProperties", []),
     ("`minProperties`", {"minProperties": 2, "required": ["b"]}, [], None, ['{"b":1,"a":2}']),
     ("`$id` next to `$ref`", {"properties": {"a": {"$id": "http://x/y", "$ref": "#/$defs/b"}}, "$defs": {"b": {}}}, [], "$id", []),
-    ("`$id` next to `$ref`", {"$schema": DRAFT7, "properties": {"a": {"$id": "http://x/y/", "$ref": "#/definitions/b"}}, "definitions": {"b": {"type": "null"}}},
-     ['{"a":1}'], None, ['{"a":null}']),
-    ("`$ref` to a place without a keyword for schemas", {"$id": "http://x/", "$ref": "http://x/#/a/b", "a": {"b": {"format": "unknown"}}}, ['"x"'], "$ref", []),
-    ("`$ref` to a place without a keyword for schemas", {"properties": {"b": {"$ref": "#/a/b"}}, "a": {"b": {"pattern": "^.$"}}}, ['{"b":"\\r"}'], None, ['{"b":"r"}']),
+    (
+        "`$id` next to `$ref`",
+        {"$schema": DRAFT7, "properties": {"a": {"$id": "http://x/y/", "$ref": "#/definitions/b"}}, "definitions": {"b": {"type": "null"}}},
+        ['{"a":1}'],
+        None,
+        ['{"a":null}'],
+    ),
+    (
+        "`$ref` to a place without a keyword for schemas",
+        {"$id": "http://x/", "$ref": "http://x/#/a/b", "a": {"b": {"format": "unknown"}}},
+        ['"x"'],
+        "$ref",
+        [],
+    ),
+    (
+        "`$ref` to a place without a keyword for schemas",
+        {"properties": {"b": {"$ref": "#/a/b"}}, "a": {"b": {"pattern": "^.$"}}},
+        ['{"b":"\\r"}'],
+        None,
+        ['{"b":"r"}'],
+    ),
     ("`$schema`", {"$schema": DRAFT3, "disallow": "string"}, ['"a"'], "$schema", []),
     ("`$schema`", {"$schema": "https://json-schema.org/draft-07/schema", "type": "null"}, [], None, ["null"]),
     ("keywords of later drafts", {"$schema": DRAFT7, "dependentRequired": {"a": ["b"]}}, ['{"a":1}'], None, ['{"b":1,"a":1}', "3"]),
     ("keywords of later drafts", {"$schema": DRAFT7, "prefixItems": [{"type": "null"}]}, ["[1]"], "prefixItems", []),
     ("`additionalItems`", {"prefixItems": [{"type": "null"}], "items": {}, "additionalItems": {}}, ["[1]"], None, ["[null,1]"]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("row, schema, wrong, keyword, right", LAX, ids=range(len(LAX)))
@@ -102,15 +184,52 @@ def test_a_sample_of_the_suite() -> None:
 
 
 KEYWORDS: dict[str, list[Any]] = {
-    "type": ["object", "string", "integer", ["null", "string"], ["number", "object"]], "const": ["a", 1, None], "enum": [["a", "ab", 2], [True, 1.5]],
-    "minimum": [0, 1.5], "exclusiveMaximum": [2, 1], "multipleOf": [2, 0.5], "minLength": [1, 2.0], "maxLength": [1], "pattern": ["^a", "b$", "^[^a]*$"],
-    "required": [["a"], ["b"], ["a", "b"]], "minProperties": [1, 2], "maxProperties": [1], "additionalProperties": [False, {"type": "integer"}],
-    "minItems": [1], "maxItems": [1], "uniqueItems": [True, False], "contains": [{"const": 1}], "minContains": [0],
-}  # fmt: skip
+    "type": ["object", "string", "integer", ["null", "string"], ["number", "object"]],
+    "const": ["a", 1, None],
+    "enum": [["a", "ab", 2], [True, 1.5]],
+    "minimum": [0, 1.5],
+    "exclusiveMaximum": [2, 1],
+    "multipleOf": [2, 0.5],
+    "minLength": [1, 2.0],
+    "maxLength": [1],
+    "pattern": ["^a", "b$", "^[^a]*$"],
+    "required": [["a"], ["b"], ["a", "b"]],
+    "minProperties": [1, 2],
+    "maxProperties": [1],
+    "additionalProperties": [False, {"type": "integer"}],
+    "minItems": [1],
+    "maxItems": [1],
+    "uniqueItems": [True, False],
+    "contains": [{"const": 1}],
+    "minContains": [0],
+}
 POOL = [
-    None, True, False, 0, 1, 2, 3, -1, 1.5, 0.25, "", "a", "b", "ab", "ba", "bb", [], [1], [1, 1], ["a"], [None, 2],
-    *({key: value for key, value in zip("abc", values, strict=True) if value != "-"} for values in itertools.product([1, "a", "-"], [None, 2, "-"], [1, "-"])),
-]  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    1,
+    2,
+    3,
+    -1,
+    1.5,
+    0.25,
+    "",
+    "a",
+    "b",
+    "ab",
+    "ba",
+    "bb",
+    [],
+    [1],
+    [1, 1],
+    ["a"],
+    [None, 2],
+    *(
+        {key: value for key, value in zip("abc", values, strict=True) if value != "-"}
+        for values in itertools.product([1, "a", "-"], [None, 2, "-"], [1, "-"])
+    ),
+]
 
 
 def random_schema(rng: np.random.Generator, depth: int = 0) -> Any:
@@ -124,12 +243,23 @@ def random_schema(rng: np.random.Generator, depth: int = 0) -> Any:
         schema[str(name)] = KEYWORDS[name][int(rng.integers(len(KEYWORDS[name])))]
     if depth < 3:
         makers = {
-            "properties": lambda: dict(zip("abc", some(2), strict=False)), "patternProperties": lambda: {"^[bc]$": some(1)[0]},
-            "items": lambda: some(1)[0], "prefixItems": lambda: some(2), "not": lambda: some(1)[0], "if": lambda: some(1)[0], "then": lambda: some(1)[0],
-            "else": lambda: some(1)[0], "oneOf": lambda: some(2), "anyOf": lambda: some(2), "allOf": lambda: some(2), "propertyNames": lambda: some(1)[0],
-            "dependentRequired": lambda: {"a": ["b"]}, "dependentSchemas": lambda: {"b": some(1)[0]}, "unevaluatedProperties": lambda: False,
+            "properties": lambda: dict(zip("abc", some(2), strict=False)),
+            "patternProperties": lambda: {"^[bc]$": some(1)[0]},
+            "items": lambda: some(1)[0],
+            "prefixItems": lambda: some(2),
+            "not": lambda: some(1)[0],
+            "if": lambda: some(1)[0],
+            "then": lambda: some(1)[0],
+            "else": lambda: some(1)[0],
+            "oneOf": lambda: some(2),
+            "anyOf": lambda: some(2),
+            "allOf": lambda: some(2),
+            "propertyNames": lambda: some(1)[0],
+            "dependentRequired": lambda: {"a": ["b"]},
+            "dependentSchemas": lambda: {"b": some(1)[0]},
+            "unevaluatedProperties": lambda: False,
             "$ref": lambda: "#/$defs/d",
-        }  # fmt: skip
+        }
         if depth == 2:
             del makers["$ref"]
         for name in rng.choice([*makers], size=int(rng.integers(0, 3)), replace=False):
@@ -208,8 +338,31 @@ def test_patterns_mean_the_same() -> None:
     assert run > 40
 
 
-@pytest.mark.parametrize("pattern", ["(?=a)", "(?<!a)", "\\1", "\\bx", "a++", "*a", "{2}", "a{2,1}", "a{,2}", "[b-a]", "[\\d-z]", "[^]", "[", "\\x4", "\\u{110000}",
-                                     "\\uD800", "\\p", "\\k<a>", "\\q", "(?P=a)"])  # fmt: skip
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(?=a)",
+        "(?<!a)",
+        "\\1",
+        "\\bx",
+        "a++",
+        "*a",
+        "{2}",
+        "a{2,1}",
+        "a{,2}",
+        "[b-a]",
+        "[\\d-z]",
+        "[^]",
+        "[",
+        "\\x4",
+        "\\u{110000}",
+        "\\uD800",
+        "\\p",
+        "\\k<a>",
+        "\\q",
+        "(?P=a)",
+    ],
+)
 def test_patterns_that_are_refused(pattern: str) -> None:
     with pytest.raises(PatternError):
         library_pattern(pattern)

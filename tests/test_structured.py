@@ -22,10 +22,14 @@ from schema_suite import accepts, byte_vocabulary
 
 PERSON = {
     "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 0, "maximum": 120}, "tags": {"enum": ["a", "b"]}},
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "tags": {"enum": ["a", "b"]},
+    },
     "required": ["name", "age"],
     "additionalProperties": False,
-}  # fmt: skip
+}
 SCHEMAS: list[dict[str, Any]] = [
     PERSON,
     {"type": "array", "items": {"type": "integer", "multipleOf": 5, "minimum": 0, "maximum": 500}, "minItems": 1, "maxItems": 3},

@@ -25,7 +25,10 @@ def nested(depth: int, around: Callable[[Any], Any], inner: Any) -> Any:
 RECURSIVE = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
 #: What is asked, and a part of the message. Limits are of bytes and of the library's work, so that they are the same on every machine.
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "300 nested objects": ({"json": nested(300, lambda x: {"properties": {"a": x}, "required": ["a"]}, {})}, "nested too deep|cannot be enforced|no JSON"),
+    "300 nested objects": (
+        {"json": nested(300, lambda x: {"properties": {"a": x}, "required": ["a"]}, {})},
+        "nested too deep|cannot be enforced|no JSON",
+    ),
     "5,000 nested arrays": ({"json": '{"items":' * 5000 + "{}" + "}" * 5000}, "no JSON|nested too deep"),
     "parentheses": ({"regex": "(" * 30000 + "a" + ")" * 30000}, "cannot be enforced"),
     "a bound of 400 digits": ({"json": {"type": "integer", "minimum": 10**400}}, "'minimum'"),
@@ -54,14 +57,23 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an undefined rule": ({"grammar": "start: foo"}, "unknown name"),
     "no grammar": ({"grammar": "\\"}, "cannot be enforced"),
     "an import": ({"grammar": "%import other.X\nstart: X"}, "cannot be enforced"),
-    "a trigger without a structure": ({"structural_tag": {"type": "structural_tag", "triggers": ["<"], "structures": []}}, "structures is empty"),
+    "a trigger without a structure": (
+        {"structural_tag": {"type": "structural_tag", "triggers": ["<"], "structures": []}},
+        "structures is empty",
+    ),
     "a schema in a tag": (
-        {"structural_tag": {"type": "structural_tag", "triggers": ["<"], "structures": [{"begin": "<a>", "schema": {"contains": {}, "uniqueItems": True}, "end": ""}]}},
+        {
+            "structural_tag": {
+                "type": "structural_tag",
+                "triggers": ["<"],
+                "structures": [{"begin": "<a>", "schema": {"contains": {}, "uniqueItems": True}, "end": ""}],
+            }
+        },
         r"structures\[0\].schema: .*'contains'",
     ),
     "an empty language": ({"regex": r"[^\s\S]+"}, "no output matches"),
     "a word boundary": ({"json": {"pattern": r"\bx"}}, "word boundaries"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -93,10 +105,16 @@ TAKEN: dict[str, tuple[dict[str, Any], str]] = {
     "left recursion": ({"grammar": 'start: start "a" | "b"'}, "ba*"),
     "true": ({"json": True}, r"[\s\S]*"),
     "nothing said": ({"json": {}}, r"[\s\S]*"),
-    "a name with NUL": ({"json": {"type": "object", "properties": {"a\0": {"const": 1}}, "required": ["a\0"], "additionalProperties": False}}, r'\{"a\\u0000":1\}'),
+    "a name with NUL": (
+        {"json": {"type": "object", "properties": {"a\0": {"const": 1}}, "required": ["a\0"], "additionalProperties": False}},
+        r'\{"a\\u0000":1\}',
+    ),
     "one number": ({"json": {"type": "number", "minimum": 0.5, "maximum": 0.5}}, "0.50*"),
-    "unions in unions": ({"json": nested(8, lambda x: {"anyOf": [{"type": "array", "items": x, "maxItems": 1}, {"const": 7}]}, {"const": 3})}, r"\[*[37]?\]*"),
-}  # fmt: skip
+    "unions in unions": (
+        {"json": nested(8, lambda x: {"anyOf": [{"type": "array", "items": x, "maxItems": 1}, {"const": 7}]}, {"const": 3})},
+        r"\[*[37]?\]*",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", TAKEN)

@@ -92,9 +92,11 @@ def test_with_a_grammar_behind_the_thinking(llm: LLM) -> None:
 
 def test_what_never_lets_the_mark_follow_is_refused(llm: LLM) -> None:
     for params, name in (
-        ({"logit_bias": {ENDS: float("-inf")}}, "logit_bias"), ({"allowed_token_ids": [1, 2]}, "allowed_token_ids"), ({"bad_words": ["</think>"]}, "bad_words"),
+        ({"logit_bias": {ENDS: float("-inf")}}, "logit_bias"),
+        ({"allowed_token_ids": [1, 2]}, "allowed_token_ids"),
+        ({"bad_words": ["</think>"]}, "bad_words"),
         ({"bad_words": [[ENDS]]}, "bad_words"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(UnsupportedCombinationError, match=rf"thinking_token_budget: {name} bans '</think>' \(token id 256\)"):
             llm.chat(CHAT, thinking_token_budget=3, **params)
     with (

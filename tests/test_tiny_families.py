@@ -1,4 +1,5 @@
-"""The tiny families test what they claim to: every tensor moves the logits, and so does every mistake of their list. No llmi is run here."""
+"""The tiny families test what they claim to: every tensor moves the logits, and so does every mistake of their list. No llmi is run
+here."""
 
 from __future__ import annotations
 

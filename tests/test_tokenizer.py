@@ -238,9 +238,13 @@ def byte_level_metadata(pre: str) -> dict[str, Any]:
     letters = [c for c, _ in sorted(byte_level_alphabet().items(), key=lambda item: item[1])]
     tokens = ["<|endoftext|>", *letters, "he", "ll", "llo", "hello", "\u0120w", "12", "123"]
     return {
-        "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": [3] + [1] * (len(tokens) - 1),
-        "tokenizer.ggml.merges": ["h e", "l l", "ll o", "he llo", "\u0120 w", "1 2", "12 3"], "tokenizer.ggml.eos_token_id": 0,
-    }  # fmt: skip
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [3] + [1] * (len(tokens) - 1),
+        "tokenizer.ggml.merges": ["h e", "l l", "ll o", "he llo", "\u0120 w", "1 2", "12 3"],
+        "tokenizer.ggml.eos_token_id": 0,
+    }
 
 
 @pytest.mark.parametrize(("pre", "digits"), [("smollm", 3), ("gpt-2", 1), ("llama-bpe", 1), ("qwen2", 3)])
@@ -278,9 +282,14 @@ def test_sentencepiece_vocabulary_with_byte_fallback(tmp_path: Path) -> None:
     scores = [0.0] * 259 + [-float(i) for i in (1, 2, 3, 4, 5, 20, 19, 18, 17, 16, 30, 31)]
     path = tmp_path / "vocab.gguf"
     metadata = {
-        "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types[: len(tokens)], "tokenizer.ggml.scores": scores,
-        "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.unknown_token_id": 0,
-    }  # fmt: skip
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": types[: len(tokens)],
+        "tokenizer.ggml.scores": scores,
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 0,
+    }
     path.write_bytes(gguf_bytes(metadata))
     tokenizer = Tokenizer(path)
     ids = tokenizer.encode("hello \u00e9")

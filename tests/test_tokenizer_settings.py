@@ -74,12 +74,27 @@ def sentencepiece(*, metaspace: bool = False) -> dict[str, Any]:
     space = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
     steps = [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}]
     return {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [token(text, vocab[text]) for text in SPECIALS],
-        "normalizer": None if metaspace else prefix, "pre_tokenizer": space if metaspace else None, "post_processor": None,
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [token(text, vocab[text]) for text in SPECIALS],
+        "normalizer": None if metaspace else prefix,
+        "pre_tokenizer": space if metaspace else None,
+        "post_processor": None,
         "decoder": {"type": "Sequence", "decoders": [*steps, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
-        "model": {"type": "BPE", "dropout": None, "unk_token": "<unk>", "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": True,
-                  "byte_fallback": True, "ignore_merges": False, "vocab": vocab, "merges": ["▁ a", "h i", "▁ hi"]},
-    }  # fmt: skip
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": "<unk>",
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": True,
+            "byte_fallback": True,
+            "ignore_merges": False,
+            "vocab": vocab,
+            "merges": ["▁ a", "h i", "▁ hi"],
+        },
+    }
 
 
 def template(data: dict[str, Any], before: tuple[str, ...], after: tuple[str, ...]) -> dict[str, Any]:
@@ -162,9 +177,13 @@ def test_each_key_is_used_inert_or_named(tmp_path: Path) -> None:
 def test_values_of_other_kinds_are_refused_by_name(tmp_path: Path) -> None:
     flags = ("add_bos_token", "add_eos_token", "add_prefix_space")
     good: dict[str, tuple[Any, ...]] = {
-        **dict.fromkeys(flags, (True, False)), **dict.fromkeys(USED, ("x",)), "added_tokens_decoder": ({},), "tokenizer_class": ("x", "left"),
-        "additional_special_tokens": (["x"], []), "extra_special_tokens": (["x"], [], {}, {"a": "x"}),
-    } | dict.fromkeys(flags, (True, False))  # fmt: skip
+        **dict.fromkeys(flags, (True, False)),
+        **dict.fromkeys(USED, ("x",)),
+        "added_tokens_decoder": ({},),
+        "tokenizer_class": ("x", "left"),
+        "additional_special_tokens": (["x"], []),
+        "extra_special_tokens": (["x"], [], {}, {"a": "x"}),
+    } | dict.fromkeys(flags, (True, False))
     for key, value in itertools.product(
         [key for key in USED if key != "chat_template"],
         [*ODD, {"content": 3}, {"content": ""}, "", {"content": "x", "lstrip": "no"}, "\ud800"],
@@ -264,7 +283,8 @@ def test_ends_are_gathered_from_all_files(tmp_path: Path) -> None:
 
 
 def test_markup_in_a_prompt(tmp_path: Path) -> None:
-    """generate, stream, enqueue and AsyncLLM: letters with one warning, the token with parse_special=True, letters with False; chat says nothing."""
+    """generate, stream, enqueue and AsyncLLM: letters with one warning, the token with parse_special=True, letters with False; chat says
+    nothing."""
     data = byte_level()
     data["post_processor"] = template(data, ("<s>",), ())
     path = testing.tiny_model(vocab_size=VOCAB, path=tmp_path / "model")
@@ -286,8 +306,10 @@ def test_markup_in_a_prompt(tmp_path: Path) -> None:
 
     ways: list[Any] = [
         lambda prompt, **kwargs: llm.generate(prompt, max_tokens=1, **kwargs)[0].prompt_token_ids,
-        lambda prompt, **kwargs: llm.stream(prompt, max_tokens=1, **kwargs).outputs[0].prompt_token_ids, enqueued, lambda prompt, **kwargs: asyncio.run(ask(prompt, **kwargs)),
-    ]  # fmt: skip
+        lambda prompt, **kwargs: llm.stream(prompt, max_tokens=1, **kwargs).outputs[0].prompt_token_ids,
+        enqueued,
+        lambda prompt, **kwargs: asyncio.run(ask(prompt, **kwargs)),
+    ]
     for way in ways:
         for prompt in (text, {"prompt": text}):
             with pytest.warns(UserWarning, match=r"'<s>'.*parse_special=True") as seen:
@@ -309,8 +331,9 @@ def test_markup_in_a_prompt(tmp_path: Path) -> None:
     assert llm.chat([{"role": "user", "content": "<s>"}], max_tokens=1)[0].prompt_token_ids.count(whole[0]) == 1
     assert llm.tokenizer.markup_in("a </s> <s>") == "</s>" and llm.tokenizer.markup_in("a < s>" * 1000) is None
     lab: list[Any] = [
-        lambda prompt, **kwargs: llm.loglikelihood([(prompt, "a")], **kwargs)[0].logprob, lambda prompt, **kwargs: llm.perplexity(prompt, **kwargs)[0].nll,
-    ]  # fmt: skip
+        lambda prompt, **kwargs: llm.loglikelihood([(prompt, "a")], **kwargs)[0].logprob,
+        lambda prompt, **kwargs: llm.perplexity(prompt, **kwargs)[0].nll,
+    ]
     for way, ids in zip(lab, (whole, whole[1:]), strict=True):
         with pytest.warns(UserWarning, match="parse_special"):
             plain = way(text)
@@ -470,7 +493,13 @@ def test_added_tokens_equal_transformers(base: str, tmp_path: Path) -> None:
         {"settings": plain | {"extra_special_tokens": {"image_token": "<extra>"}}},
         {"settings": plain | {"pad_token": "<extra>"}},
         {"settings": plain | {"unk_token": "a"}},
-        {"settings": plain, "specials": {"bos_token": "<bos>", "eos_token": {"content": "<eos>", "lstrip": False, "normalized": False, "rstrip": False, "single_word": False}}},
+        {
+            "settings": plain,
+            "specials": {
+                "bos_token": "<bos>",
+                "eos_token": {"content": "<eos>", "lstrip": False, "normalized": False, "rstrip": False, "single_word": False},
+            },
+        },
         {"settings": plain | {"added_tokens_decoder": {}}, "specials": {"bos_token": "<bos>"}},
         {"settings": plain | {"bos_token": {"__type": "AddedToken", **token("<bos>")}}},
         {"settings": plain | {"add_prefix_space": True}},
@@ -479,10 +508,19 @@ def test_added_tokens_equal_transformers(base: str, tmp_path: Path) -> None:
         {"settings": plain, "change": True},
         {"settings": {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True}},
         {"settings": {"tokenizer_class": "LlamaTokenizerFast", "legacy": False}, "change": True},
-        {"settings": plain | {"clean_up_tokenization_spaces": True, "legacy": True, "model_max_length": 4, "padding_side": "left", "truncation_side": "left"}},
+        {
+            "settings": plain
+            | {
+                "clean_up_tokenization_spaces": True,
+                "legacy": True,
+                "model_max_length": 4,
+                "padding_side": "left",
+                "truncation_side": "left",
+            }
+        },
         {"settings": None},
         {"settings": {}},
-    ]  # fmt: skip
+    ]
     for number, variant in enumerate(variants):
         data = BASES[base]()
         if variant.pop("change", False) and base == "byte-level":

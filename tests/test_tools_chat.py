@@ -13,8 +13,18 @@ from llmi.tools import chat_tools
 from tool_answers import TEMPLATE, TOOLS
 
 CHAT: list[dict[str, Any]] = [{"role": "user", "content": "What is the weather in Paris?"}]
-ADD = {"type": "function", "function": {"name": "add", "parameters": {
-    "type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["a"], "additionalProperties": False}}}  # fmt: skip
+ADD = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 99}},
+            "required": ["a"],
+            "additionalProperties": False,
+        },
+    },
+}
 FUNCTION = {"type": "function", "function": {"name": "f"}}
 NAMED = {"type": "function", "function": {"name": "add"}}
 
@@ -62,9 +72,18 @@ def test_one_or_several_calls(tiny: LLM, choice: str, parallel: bool) -> None:
             logits[opening[written]] += 1000
 
     out = tiny.chat(
-        CHAT, n=12, seed=2, max_tokens=400, tools=[ADD], tool_choice=choice, parallel_tool_calls=parallel, tool_format="hermes",
-        chat_template=TEMPLATE, logit_bias={ids[b"\n"]: 9.0}, logits_processors=[begin] if choice == "auto" else [],
-    )[0]  # fmt: skip
+        CHAT,
+        n=12,
+        seed=2,
+        max_tokens=400,
+        tools=[ADD],
+        tool_choice=choice,
+        parallel_tool_calls=parallel,
+        tool_format="hermes",
+        chat_template=TEMPLATE,
+        logit_bias={ids[b"\n"]: 9.0},
+        logits_processors=[begin] if choice == "auto" else [],
+    )[0]
     counts = [len(completion.tool_calls) for completion in out.outputs]
     assert min(counts) >= 1 and (max(counts) > 1) == parallel
     for completion in out.outputs:
@@ -103,10 +122,12 @@ def test_without_tools_and_with_none(smollm: LLM) -> None:
 
 
 TEMPLATES = {
-    "hermes": "{{ tools }}<tool_call>", "functiongemma": "{{ tools }}<start_function_call>", "generic": "{{ messages }}",
+    "hermes": "{{ tools }}<tool_call>",
+    "functiongemma": "{{ tools }}<start_function_call>",
+    "generic": "{{ messages }}",
     "llama3_json": '{{ tools }}{"name": function name, "parameters": dictionary of argument name and its value}.',
     "pythonic": "{{ tools }}[func_name1(params_name1=params_value1, params_name2=params_value2...), func_name2(params)]",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -170,23 +191,55 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [function(parameters=[1])]}, "tools", r"tools\[0\]\.function\.parameters must be a JSON schema"),
     ({"tools": [function(parameters={"type": "string"})]}, "tools", "of type 'object'"),
     ({"tools": [function(parameters={"a": float("nan")})]}, "tools", "is no JSON"),
-    ({"tools": [ADD, properties(x={"uniqueItems": True, "type": "array"})]}, "tools", r"tools\[1\]\.function\.parameters.*/properties/x: 'uniqueItems' \(strict"),
+    (
+        {"tools": [ADD, properties(x={"uniqueItems": True, "type": "array"})]},
+        "tools",
+        r"tools\[1\]\.function\.parameters.*/properties/x: 'uniqueItems' \(strict",
+    ),
     ({"tools": [properties(x={"$ref": "file:///etc/passwd"})]}, "tools", r"tools\[0\]\.function\.parameters"),
-    ({"tools": [function(parameters={"properties": {"x": {"enum": []}}, "required": ["x"]})]}, "tools", r"tools\[0\]\.function\.parameters"),
+    (
+        {"tools": [function(parameters={"properties": {"x": {"enum": []}}, "required": ["x"]})]},
+        "tools",
+        r"tools\[0\]\.function\.parameters",
+    ),
     ({"tools": [function(parameters={"$ref": "#"})]}, "tools", r"tools\[0\]\.function\.parameters"),
     ({"tools": [function(parameters={"x-guidance": {}})]}, "tools", "x-guidance"),
-    ({"tools": [properties(x={"type": "string", "pattern": "a"})], "tool_format": "functiongemma"}, "tools", "/properties/x/pattern cannot be enforced"),
-    ({"tools": [properties(x={"oneOf": [{}]})], "tool_format": "pythonic"}, "tools", "/properties/x/oneOf cannot be enforced in this format"),
-    ({"tools": [properties(**{"a b": {}})], "tool_format": "pythonic"}, "tools", "/properties/'a b' is a name that this format cannot write"),
+    (
+        {"tools": [properties(x={"type": "string", "pattern": "a"})], "tool_format": "functiongemma"},
+        "tools",
+        "/properties/x/pattern cannot be enforced",
+    ),
+    (
+        {"tools": [properties(x={"oneOf": [{}]})], "tool_format": "pythonic"},
+        "tools",
+        "/properties/x/oneOf cannot be enforced in this format",
+    ),
+    (
+        {"tools": [properties(**{"a b": {}})], "tool_format": "pythonic"},
+        "tools",
+        "/properties/'a b' is a name that this format cannot write",
+    ),
     ({"tools": [properties(**{"a:b": {}})], "tool_format": "functiongemma"}, "tools", "is a name that this format cannot write"),
-    ({"tools": [needing("zz", additionalProperties=False)], "tool_format": "pythonic"}, "tools", "/required names 'zz', which additionalProperties forbids"),
+    (
+        {"tools": [needing("zz", additionalProperties=False)], "tool_format": "pythonic"},
+        "tools",
+        "/required names 'zz', which additionalProperties forbids",
+    ),
     ({"tools": [needing("zz", additionalProperties=False)], "tool_format": "functiongemma"}, "tools", "/required names 'zz'"),
     ({"tools": [needing("zz", additionalProperties=False)], "tool_format": "hermes"}, "tools", "required property 'zz' is unsatisfiable"),
     ({"tools": [needing(7)], "tool_format": "pythonic"}, "tools", "a list of texts as required"),
-    ({"tools": [properties(x={"type": "string", "enum": [1, None]})], "tool_format": "pythonic"}, "tools", "/properties/x/enum has no value of the type"),
+    (
+        {"tools": [properties(x={"type": "string", "enum": [1, None]})], "tool_format": "pythonic"},
+        "tools",
+        "/properties/x/enum has no value of the type",
+    ),
     ({"tools": [properties(x={"type": "txt", "const": 1})], "tool_format": "pythonic"}, "tools", "/properties/x/type is 'txt'"),
     ({"tools": [ADD], "tool_choice": "always"}, "tool_choice", "tool_choice must be 'none', 'auto'"),
-    ({"tools": [ADD], "tool_choice": {"type": "function", "function": {"name": "sub"}}}, "tool_choice", "names the function 'sub'; the tools are add"),
+    (
+        {"tools": [ADD], "tool_choice": {"type": "function", "function": {"name": "sub"}}},
+        "tool_choice",
+        "names the function 'sub'; the tools are add",
+    ),
     ({"tools": [ADD], "tool_choice": {"type": "function"}}, "tool_choice", "must be 'none'"),
     ({"tool_choice": "auto"}, "tool_choice", "needs tools: none were given"),
     ({"tool_choice": "required", "tools": []}, "tool_choice", "needs tools"),
@@ -196,7 +249,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [ADD], "structured_outputs": {"regex": "a"}}, "structured_outputs", "both say what the answer must be"),
     ({"tools": [ADD], "sampling_params": SamplingParams(structured_outputs={"regex": "a"})}, "structured_outputs", "both say"),
     ({"tools": [ADD], "detokenize": False}, "detokenize", "detokenize=False gives no text"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("asked, parameter, message", REFUSED, ids=range(len(REFUSED)))
@@ -214,9 +267,17 @@ def test_lax_functions_take_any_object(tiny: LLM) -> None:
     ids = {word: token for token, word in enumerate(tiny.tokenizer.vocab_bytes)}
     for name in ("hermes", "pythonic", "functiongemma", "llama3_json"):
         out = tiny.chat(
-            CHAT, n=4, seed=1, max_tokens=300, tools=[lax], tool_choice="required", parallel_tool_calls=False, tool_format=name, chat_template=TEMPLATE,
+            CHAT,
+            n=4,
+            seed=1,
+            max_tokens=300,
+            tools=[lax],
+            tool_choice="required",
+            parallel_tool_calls=False,
+            tool_format=name,
+            chat_template=TEMPLATE,
             logit_bias={ids[b"}"]: 60.0, ids[b")"]: 60.0},
-        )[0]  # fmt: skip
+        )[0]
         assert [len(completion.tool_calls) for completion in out.outputs if completion.finish_reason == "stop"], name
 
 

@@ -113,12 +113,28 @@ def test_reasoning_is_told_apart_by_both(name: str) -> None:
 #: Schemas of arguments, with arguments that fit and others that do not.
 SCHEMAS: list[tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]] = [
     ({"required": ["z"], "additionalProperties": {"type": "boolean"}}, [{"z": True}], [{}, {"z": 1}]),
-    ({"properties": {"a": {"enum": [1]}}, "required": ["z"], "additionalProperties": {"type": "boolean"}}, [{"z": True}, {"a": 1, "z": False}], [{"a": 1}, {"z": 1}]),
-    ({"properties": {"o": {"required": ["z"], "additionalProperties": {"type": "null"}}}}, [{}, {"o": {"z": None}}], [{"o": {}}, {"o": {"z": 1}}]),
+    (
+        {"properties": {"a": {"enum": [1]}}, "required": ["z"], "additionalProperties": {"type": "boolean"}},
+        [{"z": True}, {"a": 1, "z": False}],
+        [{"a": 1}, {"z": 1}],
+    ),
+    (
+        {"properties": {"o": {"required": ["z"], "additionalProperties": {"type": "null"}}}},
+        [{}, {"o": {"z": None}}],
+        [{"o": {}}, {"o": {"z": 1}}],
+    ),
     ({"properties": {"a": {"type": "string", "enum": ["x", 1]}}, "required": ["a"]}, [{"a": "x"}], [{"a": 1}]),
-    ({"properties": {"a": {"type": "integer", "enum": [1, 2.5, "x", True]}}, "required": ["a"]}, [{"a": 1}], [{"a": 2.5}, {"a": "x"}, {"a": True}]),
-    ({"properties": {"a": {"type": ["null", "number"], "enum": [None, 2.5, "x", False]}}}, [{"a": None}, {"a": 2.5}], [{"a": "x"}, {"a": False}]),
-]  # fmt: skip
+    (
+        {"properties": {"a": {"type": "integer", "enum": [1, 2.5, "x", True]}}, "required": ["a"]},
+        [{"a": 1}],
+        [{"a": 2.5}, {"a": "x"}, {"a": True}],
+    ),
+    (
+        {"properties": {"a": {"type": ["null", "number"], "enum": [None, 2.5, "x", False]}}},
+        [{"a": None}, {"a": 2.5}],
+        [{"a": "x"}, {"a": False}],
+    ),
+]
 
 
 @pytest.mark.parametrize("name", ["pythonic", "functiongemma"])

@@ -71,15 +71,20 @@ CASES: list[tuple[AnswerFormat, str, str, str, list[tuple[str, Any]]]] = [
     (PYTHON, "[f(a=b)]", "[f(a=b)]", "", []),
     (PYTHON, "[h(a=1)]", "[h(a=1)]", "", []),
     (PYTHON, "[f(a=1), h()]", "[f(a=1), h()]", "", []),
-    (GEMMA, "<start_function_call>call:f{a:<escape>}<end_function_call><escape>,b:[1,true]}<end_function_call>", "", "",
-     [("f", {"a": "}<end_function_call>", "b": [1, True]})]),
+    (
+        GEMMA,
+        "<start_function_call>call:f{a:<escape>}<end_function_call><escape>,b:[1,true]}<end_function_call>",
+        "",
+        "",
+        [("f", {"a": "}<end_function_call>", "b": [1, True]})],
+    ),
     (GEMMA, "<start_function_call>call:f{a:{x:1,y:<escape><escape>}}<end_function_call>", "", "", [("f", {"a": {"x": 1, "y": ""}})]),
     (HERMES, '<tool_call>{"name": "f", "arguments": {"a": -2e521}}</tool_call>', "", "", [("f", {"a": -2 * 10**521})]),
     (LLAMA, '{"name": "f", "parameters": {"a": [1.25E+310, 9.0]}}', "", "", [("f", {"a": [125 * 10**308, 9.0]})]),
     (PYTHON, "[f(a=2e521)]", "", "", [("f", {"a": 2 * 10**521})]),
     (GEMMA, "<start_function_call>call:f{a:2E521}<end_function_call>", "", "", [("f", {"a": 2 * 10**521})]),
     (GEMMA, "<start_function_call>call:f{a:1<end_function_call>", "<start_function_call>call:f{a:1<end_function_call>", "", []),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("format, text, content, reasoning, calls", CASES, ids=range(len(CASES)))
@@ -96,9 +101,25 @@ def test_parts(format: AnswerFormat, text: str, content: str, reasoning: str, ca
 
 
 HOSTILE = [
-    '{"a": 1, "a": 2}', '{"a": {"b": 1, "b": 1}}', '{"a": NaN}', '{"a": 1e99999}', '{"a": -1e999999999999}', '{"a": -Infinity}', '{"a": "\\ud800"}', '{"a": 01}', "[1]", "null",
-    '{"a": ' + "9" * 5000 + "}", '{"a": ' + "[" * 100_000, '{"a": ' + "[" * 3000 + "]" * 3000 + "}", '{"a": "x', '{"a": "\n"}', '{"a": \'x\'}', "{a: 1}", "",
-]  # fmt: skip
+    '{"a": 1, "a": 2}',
+    '{"a": {"b": 1, "b": 1}}',
+    '{"a": NaN}',
+    '{"a": 1e99999}',
+    '{"a": -1e999999999999}',
+    '{"a": -Infinity}',
+    '{"a": "\\ud800"}',
+    '{"a": 01}',
+    "[1]",
+    "null",
+    '{"a": ' + "9" * 5000 + "}",
+    '{"a": ' + "[" * 100_000,
+    '{"a": ' + "[" * 3000 + "]" * 3000 + "}",
+    '{"a": "x',
+    '{"a": "\n"}',
+    "{\"a\": 'x'}",
+    "{a: 1}",
+    "",
+]
 
 
 @pytest.mark.parametrize("arguments", HOSTILE, ids=range(len(HOSTILE)))

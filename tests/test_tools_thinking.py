@@ -85,9 +85,17 @@ def test_a_constraint_starts_behind_the_thinking(thinker: LLM, state: str) -> No
 @pytest.mark.parametrize("name", [form.name for form in FORMATS])
 def test_tools_behind_the_thinking(thinker: LLM, name: str) -> None:
     out = thinker.chat(
-        CHAT, n=8, seed=1, max_tokens=300, tools=TOOLS[:2], tool_choice="required", tool_format=name, **driven(thinker),
-        parallel_tool_calls=False, chat_template=TEMPLATES["open"] if name != "generic" else "<think>{# </think> #}" + "{{ messages }}<think>",
-    )[0]  # fmt: skip
+        CHAT,
+        n=8,
+        seed=1,
+        max_tokens=300,
+        tools=TOOLS[:2],
+        tool_choice="required",
+        tool_format=name,
+        **driven(thinker),
+        parallel_tool_calls=False,
+        chat_template=TEMPLATES["open"] if name != "generic" else "<think>{# </think> #}" + "{{ messages }}<think>",
+    )[0]
     read = [completion for completion in out.outputs if completion.tool_calls]
     assert len(read) >= 2
     for completion in read:

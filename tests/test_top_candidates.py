@@ -60,7 +60,8 @@ def test_values_of_their_own(table: str) -> None:
 
 
 def test_two_logits_with_one_log_probability(table: str) -> None:
-    """Beside a large sum, logits that differ in their last bits have one log-probability: the larger logit is first, though its id is not."""
+    """Beside a large sum, logits that differ in their last bits have one log-probability: the larger logit is first, though its id is
+    not."""
     logits = np.full((1, 4096), 3.0, np.float32)
     logits[0, [100, 200, 300]] = np.float32(1e-3), np.nextafter(np.float32(1e-3), np.float32(1)), np.float32(-40)
     logits[0, :100] = -np.inf

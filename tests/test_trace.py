@@ -153,12 +153,16 @@ def test_explain_tells_why(tiny: LLM, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"adaptive_p": 0.0}, {"adaptive_p": 0.3, "min_p": 0.02}, {"sampler_order": ["temperature", "frequency_penalty"], "frequency_penalty": 0.5},
-        {"sampler_order": ["top_k", "temperature", "dry_multiplier"], "top_k": 50, "dry_multiplier": 1.0}, {"mirostat": 2}, {"top_p": 0.8},
+        {"adaptive_p": 0.0},
+        {"adaptive_p": 0.3, "min_p": 0.02},
+        {"sampler_order": ["temperature", "frequency_penalty"], "frequency_penalty": 0.5},
+        {"sampler_order": ["top_k", "temperature", "dry_multiplier"], "top_k": 50, "dry_multiplier": 1.0},
+        {"mirostat": 2},
+        {"top_p": 0.8},
         {"penalty_alpha": 0.9, "top_k": 4, "temperature": 0},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_the_largest_score_is_drawn(tiny: LLM, fields: dict[str, Any], tmp_path: Path) -> None:
     params = SamplingParams(**{"temperature": 0.8, "max_tokens": 40, "seed": 3, "ignore_eos": True, **fields})
     trace = trace_of(tiny.generate([[1, 2, 3]], params, trace=True)[0])

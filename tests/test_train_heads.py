@@ -99,11 +99,17 @@ def test_the_file_is_eagles(train: Train, tiny: LLM) -> None:
     num_ids = len(tensors["shortlist"])
     layer = "layers.0."
     assert shapes == {
-        "fc.weight": (64, 128), f"{layer}self_attn.q_proj.weight": (64, 64), f"{layer}self_attn.k_proj.weight": (32, 64),
-        f"{layer}self_attn.v_proj.weight": (32, 64), f"{layer}self_attn.o_proj.weight": (64, 64), f"{layer}mlp.gate_proj.weight": (128, 64),
-        f"{layer}mlp.up_proj.weight": (128, 64), f"{layer}mlp.down_proj.weight": (64, 128), f"{layer}post_attention_layernorm.weight": (64,),
+        "fc.weight": (64, 128),
+        f"{layer}self_attn.q_proj.weight": (64, 64),
+        f"{layer}self_attn.k_proj.weight": (32, 64),
+        f"{layer}self_attn.v_proj.weight": (32, 64),
+        f"{layer}self_attn.o_proj.weight": (64, 64),
+        f"{layer}mlp.gate_proj.weight": (128, 64),
+        f"{layer}mlp.up_proj.weight": (128, 64),
+        f"{layer}mlp.down_proj.weight": (64, 128),
+        f"{layer}post_attention_layernorm.weight": (64,),
         "shortlist": (num_ids,),
-    }  # fmt: skip
+    }
     assert (np.diff(tensors["shortlist"]) > 0).all() and tensors["shortlist"].max() < 200
     assert config["architectures"] == ["LlamaForCausalLMEagle"] and config["hidden_size"] == 64 and config["num_key_value_heads"] == 2
     own = config["llmi"]
@@ -178,10 +184,17 @@ def test_own_prompts(train: Train) -> None:
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
-        ({"kind": "medusa9"}, "kind"), ({"steps": 0}, "steps"), ({"minutes": float("nan")}, "minutes"), ({"minutes": 0}, "minutes"),
-        ({"seed": -1}, "seed"), ({"prompts": []}, "prompts"), ({"prompts": [[999]]}, "prompts"), ({"resume": True}, "resume"), ({"resume": 1}, "resume"),
+        ({"kind": "medusa9"}, "kind"),
+        ({"steps": 0}, "steps"),
+        ({"minutes": float("nan")}, "minutes"),
+        ({"minutes": 0}, "minutes"),
+        ({"seed": -1}, "seed"),
+        ({"prompts": []}, "prompts"),
+        ({"prompts": [[999]]}, "prompts"),
+        ({"resume": True}, "resume"),
+        ({"resume": 1}, "resume"),
     ],
-)  # fmt: skip
+)
 def test_bad_arguments(train: Train, arguments: dict[str, Any], name: str) -> None:
     with pytest.raises(InvalidParamsError) as info:
         train("heads", **arguments)

@@ -44,9 +44,18 @@ def data_of(text: Text, seed: int, vocab_size: int = 40) -> Data:
     teaches = positions >= np.repeat(text.prompt_lens, lengths) - 1
     embeddings = rng.standard_normal((vocab_size, 16)).astype(np.float32)
     return Data(
-        text, rows, np.arange(vocab_size, dtype=np.int32), head, laws_of(head, rows[teaches]), np.where(teaches, np.cumsum(teaches) - 1, -1),
-        embeddings, text.token_ids.astype(np.int64), positions, np.repeat(text.offsets[1:], lengths), 1.0,
-    )  # fmt: skip
+        text,
+        rows,
+        np.arange(vocab_size, dtype=np.int32),
+        head,
+        laws_of(head, rows[teaches]),
+        np.where(teaches, np.cumsum(teaches) - 1, -1),
+        embeddings,
+        text.token_ids.astype(np.int64),
+        positions,
+        np.repeat(text.offsets[1:], lengths),
+        1.0,
+    )
 
 
 @pytest.mark.parametrize(("scale", "cap"), [(1.0, 0.0), (0.5, 0.0), (1.0, 3.0), (2.0, 4.0)])

@@ -167,9 +167,13 @@ def test_gguf_rope_scaling(tmp_path: Path) -> None:
     assert plain != linear
     scaling = "llama.rope.scaling."
     for overrides, wanted in (
-        ({scaling + "type": "linear", scaling + "factor": 4.0}, linear), ({scaling + "factor": 4.0}, linear), ({"llama.rope.scale_linear": 4.0}, linear),
-        ({scaling + "type": "none", scaling + "factor": 4.0}, plain), ({scaling + "type": "none"}, plain), ({scaling + "factor": 0.0}, plain),
-    ):  # fmt: skip
+        ({scaling + "type": "linear", scaling + "factor": 4.0}, linear),
+        ({scaling + "factor": 4.0}, linear),
+        ({"llama.rope.scale_linear": 4.0}, linear),
+        ({scaling + "type": "none", scaling + "factor": 4.0}, plain),
+        ({scaling + "type": "none"}, plain),
+        ({scaling + "factor": 0.0}, plain),
+    ):
         assert logits(file, overrides).tobytes() == wanted, overrides
     yarn = logits(directory, {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}).tobytes()
     assert logits(file, {scaling + "type": "yarn", scaling + "factor": 4.0}).tobytes() == yarn != linear
@@ -177,8 +181,17 @@ def test_gguf_rope_scaling(tmp_path: Path) -> None:
     assert "different things" in refusal(file, {scaling + "factor": 4.0, "llama.rope.scale_linear": 2.0})[1]
 
 
-@pytest.mark.parametrize("overrides", [{"attention_bias": True}, {"mlp_bias": True}, {"attention_bias": True, "partial_rotary_factor": 0.5}, {"partial_rotary_factor": 0.5},
-                                       {"tie_word_embeddings": False}], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"attention_bias": True},
+        {"mlp_bias": True},
+        {"attention_bias": True, "partial_rotary_factor": 0.5},
+        {"partial_rotary_factor": 0.5},
+        {"tie_word_embeddings": False},
+    ],
+    ids=str,
+)
 def test_gguf_tensors_say_what_config_json_says(overrides: dict[str, Any], tmp_path: Path) -> None:
     """Biases are read where they are stored; rows of adjacent pairs are put in order, those of biases and of a part of the head too."""
     file, directory = tiny_gguf.tiny_gguf(tmp_path, **overrides)
@@ -212,9 +225,17 @@ def test_rope_parameters_say_what_the_old_keys_say(tmp_path: Path) -> None:
         (llama, {"rope_theta": 500.0, "rope_scaling": {"type": "linear", "factor": 8.0}}, {"rope_parameters": full | linear}),
         (llama, {"rope_theta": 500.0, "partial_rotary_factor": 0.5}, {"rope_parameters": full | {"partial_rotary_factor": 0.5}}),
         (llama, {"rope_theta": 10000.0}, {"rope_parameters": {"rope_type": "default"}}),
-        (gemma, {"rope_theta": 500.0, "rope_local_base_freq": 50.0}, {"rope_parameters": {"full_attention": full, "sliding_attention": sliding}}),
-        (gemma, {"rope_theta": 500.0, "rope_local_base_freq": 50.0, "rope_scaling": linear}, {"rope_parameters": {"full_attention": full | linear, "sliding_attention": sliding}}),
-    ]  # fmt: skip
+        (
+            gemma,
+            {"rope_theta": 500.0, "rope_local_base_freq": 50.0},
+            {"rope_parameters": {"full_attention": full, "sliding_attention": sliding}},
+        ),
+        (
+            gemma,
+            {"rope_theta": 500.0, "rope_local_base_freq": 50.0, "rope_scaling": linear},
+            {"rope_parameters": {"full_attention": full | linear, "sliding_attention": sliding}},
+        ),
+    ]
     for directory, old, new in pairs:
         text = (directory / "config.json").read_text()
         base = logits(directory)
@@ -429,9 +450,17 @@ def test_the_core_checks_ids_that_end_a_text(token_id: int, tmp_path: Path, monk
             llm.generate("abc", max_tokens=4, min_tokens=3)
         with pytest.raises(_core.CoreError, match="token id"):  # what a drafter may ask: a law after these tokens
             _core.law(
-                llm._engine, _core.SamplingParams(), np.zeros(257, np.float32),
-                token_ids=[1, token_id], prompt_len=1, sample_index=0, output_text="", hooks=None, sampler_state=_core.SamplerState(), allowed=None,
-            )  # fmt: skip
+                llm._engine,
+                _core.SamplingParams(),
+                np.zeros(257, np.float32),
+                token_ids=[1, token_id],
+                prompt_len=1,
+                sample_index=0,
+                output_text="",
+                hooks=None,
+                sampler_state=_core.SamplerState(),
+                allowed=None,
+            )
         sequence = _core.LabSequence(llm._engine, [1, token_id], [], [], [], None)
         with pytest.raises(_core.CoreError, match="token id"):
             _core.lab_extend(llm._engine, [_core.LabExtension(sequence=sequence, token_ids=[], parents=[], is_tree=False, wants_last=True)])
@@ -441,33 +470,96 @@ def test_the_core_checks_ids_that_end_a_text(token_id: int, tmp_path: Path, monk
 
 
 LLAMA = {
-    "architectures": ["LlamaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
-    "intermediate_size": 8192, "max_position_embeddings": 8192, "mlp_bias": False, "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 16,
-    "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": None, "rope_theta": 500000.0, "tie_word_embeddings": True,
-    "transformers_version": "4.45.0.dev0", "use_cache": True, "vocab_size": 128256, "bos_token_id": 128000, "eos_token_id": [128001, 128008, 128009],
-}  # fmt: skip
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "initializer_range": 0.02,
+    "intermediate_size": 8192,
+    "max_position_embeddings": 8192,
+    "mlp_bias": False,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 16,
+    "num_key_value_heads": 8,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": None,
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": True,
+    "transformers_version": "4.45.0.dev0",
+    "use_cache": True,
+    "vocab_size": 128256,
+    "bos_token_id": 128000,
+    "eos_token_id": [128001, 128008, 128009],
+}
 GEMMA3 = {
-    "architectures": ["Gemma3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "attn_logit_softcapping": None, "bos_token_id": 2, "eos_token_id": [1, 106],
-    "final_logit_softcapping": None, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 1152, "initializer_range": 0.02, "intermediate_size": 6912,
-    "max_position_embeddings": 32768, "model_type": "gemma3_text", "num_attention_heads": 4, "num_hidden_layers": 26, "num_key_value_heads": 1, "pad_token_id": 0,
-    "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000, "rope_scaling": None, "rope_theta": 1000000, "sliding_window": 512,
-    "use_cache": True, "vocab_size": 262144,
-}  # fmt: skip
+    "architectures": ["Gemma3ForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "attn_logit_softcapping": None,
+    "bos_token_id": 2,
+    "eos_token_id": [1, 106],
+    "final_logit_softcapping": None,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size": 1152,
+    "initializer_range": 0.02,
+    "intermediate_size": 6912,
+    "max_position_embeddings": 32768,
+    "model_type": "gemma3_text",
+    "num_attention_heads": 4,
+    "num_hidden_layers": 26,
+    "num_key_value_heads": 1,
+    "pad_token_id": 0,
+    "query_pre_attn_scalar": 256,
+    "rms_norm_eps": 1e-06,
+    "rope_local_base_freq": 10000,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "sliding_window": 512,
+    "use_cache": True,
+    "vocab_size": 262144,
+}
 SCALING = {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"}
 KINDS = ["sliding_attention"] * 5 + ["full_attention"]
 IN_USE: dict[str, dict[str, Any]] = {
     "Llama 3.2": LLAMA | {"head_dim": 64, "rope_scaling": SCALING, "torch_dtype": "bfloat16"},
-    "Llama 2": LLAMA | {"_name_or_path": "x", "max_length": 4096, "pad_token_id": -1, "bos_token_id": 1, "eos_token_id": 2, "vocab_size": 32000, "head_dim": None},
-    "SmolLM2": LLAMA | {"is_llama_config": True, "rope_interleaved": False, "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}}, "pad_token_id": 2},
+    "Llama 2": LLAMA
+    | {
+        "_name_or_path": "x",
+        "max_length": 4096,
+        "pad_token_id": -1,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "vocab_size": 32000,
+        "head_dim": None,
+    },
+    "SmolLM2": LLAMA
+    | {
+        "is_llama_config": True,
+        "rope_interleaved": False,
+        "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}},
+        "pad_token_id": 2,
+    },
     "Falcon 3": LLAMA | {"activation": "swiglu", "head_dim": 256, "rope_theta": 1000042},
-    "a fine-tuned one": LLAMA | {"unsloth_fixed": True, "unsloth_version": "2024.9", "pad_token_id": 128004, "auto_map": {}, "_attn_implementation_autoset": True},
-    "transformers 5": {key: value for key, value in LLAMA.items() if "rope" not in key} | {"dtype": "bfloat16", "rope_parameters": SCALING | {"rope_theta": 500000.0}},
+    "a fine-tuned one": LLAMA
+    | {"unsloth_fixed": True, "unsloth_version": "2024.9", "pad_token_id": 128004, "auto_map": {}, "_attn_implementation_autoset": True},
+    "transformers 5": {key: value for key, value in LLAMA.items() if "rope" not in key}
+    | {"dtype": "bfloat16", "rope_parameters": SCALING | {"rope_theta": 500000.0}},
     "Gemma 3 1B": GEMMA3 | {"sliding_window_pattern": 6, "cache_implementation": "hybrid", "torch_dtype": "bfloat16"},
-    "Gemma 3 270M": GEMMA3 | {"_sliding_window_pattern": 6, "layer_types": (KINDS * 5)[:26], "use_bidirectional_attention": False, "dtype": "bfloat16"},
+    "Gemma 3 270M": GEMMA3
+    | {"_sliding_window_pattern": 6, "layer_types": (KINDS * 5)[:26], "use_bidirectional_attention": False, "dtype": "bfloat16"},
     "Gemma 3, transformers 5": {key: value for key, value in GEMMA3.items() if "rope" not in key}
-    | {"layer_types": (KINDS * 5)[:26], "rope_parameters": {"full_attention": {"rope_theta": 1e6, "rope_type": "linear", "factor": 8.0},
-                                                            "sliding_attention": {"rope_theta": 1e4, "rope_type": "default"}}},
-}  # fmt: skip
+    | {
+        "layer_types": (KINDS * 5)[:26],
+        "rope_parameters": {
+            "full_attention": {"rope_theta": 1e6, "rope_type": "linear", "factor": 8.0},
+            "sliding_attention": {"rope_theta": 1e4, "rope_type": "default"},
+        },
+    },
+}
 
 
 @pytest.mark.parametrize("name", IN_USE)
@@ -479,12 +571,30 @@ def test_configs_in_use(name: str, tmp_path: Path) -> None:
 
 
 GGUF_IN_USE: dict[str, dict[str, Any]] = {
-    "with an importance matrix": {"quantize.imatrix.file": "x.dat", "quantize.imatrix.entries_count": 196, "general.quantization_version": 2, "general.file_type": 15},
-    "an older converter": {"llama.tensor_data_layout": "Meta AI original pth", "general.source.hugginface.repository": "x", "llama.rope.scale_linear": 1.0},
-    "a publisher's notes": {"mradermacher.quantize_version": "2", "mradermacher.quantized_by": "x", "general.tags": ["a", "b"], "general.base_model.count": 1},
-    "scaling switched off": {"llama.rope.scaling.type": "none", "llama.rope.scaling.original_context_length": 2048, "llama.rope.scaling.finetuned": True},
+    "with an importance matrix": {
+        "quantize.imatrix.file": "x.dat",
+        "quantize.imatrix.entries_count": 196,
+        "general.quantization_version": 2,
+        "general.file_type": 15,
+    },
+    "an older converter": {
+        "llama.tensor_data_layout": "Meta AI original pth",
+        "general.source.hugginface.repository": "x",
+        "llama.rope.scale_linear": 1.0,
+    },
+    "a publisher's notes": {
+        "mradermacher.quantize_version": "2",
+        "mradermacher.quantized_by": "x",
+        "general.tags": ["a", "b"],
+        "general.base_model.count": 1,
+    },
+    "scaling switched off": {
+        "llama.rope.scaling.type": "none",
+        "llama.rope.scaling.original_context_length": 2048,
+        "llama.rope.scaling.finetuned": True,
+    },
     "no experts": {"llama.expert_count": 0, "llama.expert_used_count": 0, "llama.vocab_size": 257, "general.type": "model"},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", GGUF_IN_USE)

@@ -86,12 +86,23 @@ def piece(text: bytes, kind: int = 1, score: bytes = b"\0\0\0\0") -> bytes:
 
 HEAD = piece(b"<unk>", 2) + piece(b"<s>", 3) + piece(b"</s>", 3)
 BROKEN = {
-    "no pieces": b"\x0a", "cut off": HEAD[:-3], "a size beyond the end": b"\x0a\xff\xff\xff\xff\xff\xff\xff\x7f", "endless number": b"\x0a" + b"\xff" * 60,
-    "twice": HEAD + piece(b"a") * 2, "no UTF-8": HEAD + piece(b"\xff"), "no text": HEAD + piece(b""), "NaN": HEAD + piece(b"a", 1, b"\0\0\xc0\x7f"),
-    "type 9": HEAD + piece(b"a", 9), "words": HEAD + piece(b"a") + field(2, field(3, 3)), "suffixes": HEAD + piece(b"a") + field(2, field(24, 1)),
-    "spaces as they are": HEAD + piece(b"a") + field(3, field(5, 0)), "a broken charsmap": HEAD + piece(b"a") + field(3, field(2, b"\xff" * 9)),
-    "a group": HEAD + b"\x0b", "user-defined and stripped": HEAD + piece(b"x", 4), "no message": HEAD + b"\x12\x01\xff",
-}  # fmt: skip
+    "no pieces": b"\x0a",
+    "cut off": HEAD[:-3],
+    "a size beyond the end": b"\x0a\xff\xff\xff\xff\xff\xff\xff\x7f",
+    "endless number": b"\x0a" + b"\xff" * 60,
+    "twice": HEAD + piece(b"a") * 2,
+    "no UTF-8": HEAD + piece(b"\xff"),
+    "no text": HEAD + piece(b""),
+    "NaN": HEAD + piece(b"a", 1, b"\0\0\xc0\x7f"),
+    "type 9": HEAD + piece(b"a", 9),
+    "words": HEAD + piece(b"a") + field(2, field(3, 3)),
+    "suffixes": HEAD + piece(b"a") + field(2, field(24, 1)),
+    "spaces as they are": HEAD + piece(b"a") + field(3, field(5, 0)),
+    "a broken charsmap": HEAD + piece(b"a") + field(3, field(2, b"\xff" * 9)),
+    "a group": HEAD + b"\x0b",
+    "user-defined and stripped": HEAD + piece(b"x", 4),
+    "no message": HEAD + b"\x12\x01\xff",
+}
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -143,7 +154,8 @@ def ranks() -> dict[bytes, int]:
 
 
 def joined(word: bytes, table: dict[bytes, int]) -> list[int]:
-    """tiktoken's rule, by itself: a word that is a token, else join the pair of the lowest rank, the first of several, until there is none."""
+    """tiktoken's rule, by itself: a word that is a token, else join the pair of the lowest rank, the first of several, until there is
+    none."""
     parts = [word[i : i + 1] for i in range(len(word))]
     while word not in table and len(parts) > 1:
         pairs = [(table[parts[i] + parts[i + 1]], i) for i in range(len(parts) - 1) if parts[i] + parts[i + 1] in table]
@@ -195,12 +207,20 @@ def test_tekken(tmp_path: Path) -> None:
 
 CONFIG = tekken()["config"]
 BROKEN_TEKKEN: dict[str, Any] = {
-    "no config": {"config": None}, "no pattern": {"config": {**CONFIG, "pattern": 1}}, "no vocab": {"vocab": None}, "gap": {"vocab": tekken()["vocab"][1:]},
-    "no base64": {"vocab": [{"rank": 0, "token_bytes": "%"}]}, "a byte is missing": {"vocab": tekken()["vocab"][:200]}, "size": {"config": {**CONFIG, "default_vocab_size": 2**40}},
-    "no size": {"config": {**CONFIG, "default_num_special_tokens": True}}, "hostile pattern": {"config": {**CONFIG, "pattern": "(a+)+$"}},
-    "special beyond": {"special_tokens": [{"rank": 20, "token_str": "x"}]}, "special twice": {"special_tokens": [{"rank": 1, "token_str": "x"}, {"rank": 2, "token_str": "x"}]},
-    "no beginning": {"special_tokens": [{"rank": 0, "token_str": "x"}]}, "special of the text": {"special_tokens": [{"rank": 1, "token_str": "<s>"}, {"rank": 2, "token_str": "hello"}]},
-}  # fmt: skip
+    "no config": {"config": None},
+    "no pattern": {"config": {**CONFIG, "pattern": 1}},
+    "no vocab": {"vocab": None},
+    "gap": {"vocab": tekken()["vocab"][1:]},
+    "no base64": {"vocab": [{"rank": 0, "token_bytes": "%"}]},
+    "a byte is missing": {"vocab": tekken()["vocab"][:200]},
+    "size": {"config": {**CONFIG, "default_vocab_size": 2**40}},
+    "no size": {"config": {**CONFIG, "default_num_special_tokens": True}},
+    "hostile pattern": {"config": {**CONFIG, "pattern": "(a+)+$"}},
+    "special beyond": {"special_tokens": [{"rank": 20, "token_str": "x"}]},
+    "special twice": {"special_tokens": [{"rank": 1, "token_str": "x"}, {"rank": 2, "token_str": "x"}]},
+    "no beginning": {"special_tokens": [{"rank": 0, "token_str": "x"}]},
+    "special of the text": {"special_tokens": [{"rank": 1, "token_str": "<s>"}, {"rank": 2, "token_str": "hello"}]},
+}
 
 
 @pytest.mark.parametrize("name", BROKEN_TEKKEN)

@@ -67,18 +67,24 @@ def byte_level(**changes: Any) -> dict[str, Any]:
     letters = [letter for letter, _ in sorted(byte_level_alphabet().items(), key=lambda item: item[1])]
     tokens = ["<|endoftext|>", *letters, "he", "ll", "llo", "hello", "Ġw", "12", "123"]
     metadata = {
-        "model": "gpt2", "pre": "gpt-2", "tokens": tokens, "token_type": ("i32", [3] + [1] * (len(tokens) - 1)), "eos_token_id": ("u32", 0),
+        "model": "gpt2",
+        "pre": "gpt-2",
+        "tokens": tokens,
+        "token_type": ("i32", [3] + [1] * (len(tokens) - 1)),
+        "eos_token_id": ("u32", 0),
         "merges": ["h e", "l l", "ll o", "he llo", "Ġ w", "1 2", "12 3"],
-    } | changes  # fmt: skip
+    } | changes
     return {GGML + name: value for name, value in metadata.items()}
 
 
 def sentencepiece(**changes: Any) -> dict[str, Any]:
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), "▁", "h", "e", "l", "o", "he", "ll", "hell", "hello", "▁hello"]
     metadata = {
-        "model": "llama", "tokens": tokens, "token_type": ("i32", [2, 3, 3] + [6] * 256 + [1] * 10),
+        "model": "llama",
+        "tokens": tokens,
+        "token_type": ("i32", [2, 3, 3] + [6] * 256 + [1] * 10),
         "scores": ("f32", [0.0] * 259 + [-float(i) for i in (1, 2, 3, 4, 5, 20, 19, 18, 17, 16)]),
-    } | changes  # fmt: skip
+    } | changes
     return {GGML + name: value for name, value in metadata.items()}
 
 
@@ -92,9 +98,19 @@ def read(path: Path) -> tuple[Tokenizer, list[str]]:
 
 NUMBER, LIST_OF_NUMBERS, LIST_OF_FLOATS = ("u32", 1), ("i32", [1, 1]), ("f32", [0.5, 0.5])
 VALUES: dict[str, Any] = {
-    "string": "x", "strings": ["x"], "number": NUMBER, "negative": ("i32", -1), "large": ("u64", 2**40), "float": ("f32", 1.0), "bool": ("bool", True),
-    "numbers": LIST_OF_NUMBERS, "floats": LIST_OF_FLOATS, "bools": ("bool", [True, False]), "none": [], "no numbers": ("i32", []),
-}  # fmt: skip
+    "string": "x",
+    "strings": ["x"],
+    "number": NUMBER,
+    "negative": ("i32", -1),
+    "large": ("u64", 2**40),
+    "float": ("f32", 1.0),
+    "bool": ("bool", True),
+    "numbers": LIST_OF_NUMBERS,
+    "floats": LIST_OF_FLOATS,
+    "bools": ("bool", [True, False]),
+    "none": [],
+    "no numbers": ("i32", []),
+}
 FLAGS = (
     "add_bos_token",
     "add_eos_token",
@@ -139,16 +155,28 @@ def test_lists_of_other_lengths_and_odd_texts(tmp_path: Path) -> None:
     tokens = byte_level()[GGML + "tokens"]
     types = [3] + [1] * (len(tokens) - 1)
     tries = {
-        "types short": byte_level(token_type=("i32", types[1:])), "types long": byte_level(token_type=("i32", [*types, 1])),
-        "type 7": byte_level(token_type=("i32", [7, *types[1:]])), "type -1": byte_level(token_type=("i32", [-1, *types[1:]])),
-        "scores short": sentencepiece(scores=("f32", [0.0])), "scores nan": sentencepiece(scores=("f32", [float("nan")] * 269)),
-        "no scores": sentencepiece(scores=None), "no merges": byte_level(merges=None), "no tokens": byte_level(tokens=None),
-        "no model": byte_level(model=None), "t5": byte_level(model="t5"), "twice": byte_level(tokens=[*tokens[:-1], "he"]),
-        "not UTF-8": byte_level(tokens=[*tokens[:-1], b"\xff\xfe"]), "merge twice": byte_level(merges=["h e", "h e"]),
-        "merge of one": byte_level(merges=["he"]), "merge of three": byte_level(merges=["h e l"]), "merge of none": byte_level(merges=[" "]),
-        "merge of strangers": byte_level(merges=["zz yy"]), "bos missing": byte_level(add_bos_token=("bool", True)),
-        "pre": byte_level(pre="whitespace"), "pre ''": byte_level(pre="\x00"),
-    }  # fmt: skip
+        "types short": byte_level(token_type=("i32", types[1:])),
+        "types long": byte_level(token_type=("i32", [*types, 1])),
+        "type 7": byte_level(token_type=("i32", [7, *types[1:]])),
+        "type -1": byte_level(token_type=("i32", [-1, *types[1:]])),
+        "scores short": sentencepiece(scores=("f32", [0.0])),
+        "scores nan": sentencepiece(scores=("f32", [float("nan")] * 269)),
+        "no scores": sentencepiece(scores=None),
+        "no merges": byte_level(merges=None),
+        "no tokens": byte_level(tokens=None),
+        "no model": byte_level(model=None),
+        "t5": byte_level(model="t5"),
+        "twice": byte_level(tokens=[*tokens[:-1], "he"]),
+        "not UTF-8": byte_level(tokens=[*tokens[:-1], b"\xff\xfe"]),
+        "merge twice": byte_level(merges=["h e", "h e"]),
+        "merge of one": byte_level(merges=["he"]),
+        "merge of three": byte_level(merges=["h e l"]),
+        "merge of none": byte_level(merges=[" "]),
+        "merge of strangers": byte_level(merges=["zz yy"]),
+        "bos missing": byte_level(add_bos_token=("bool", True)),
+        "pre": byte_level(pre="whitespace"),
+        "pre ''": byte_level(pre="\x00"),
+    }
     for name, metadata in tries.items():
         with pytest.raises(LlmiError):
             read(gguf(tmp_path / "v.gguf", metadata))
@@ -202,8 +230,13 @@ def test_names_of_rules_that_cut_alike(tmp_path: Path) -> None:
 
 
 def test_keys_that_ask_for_more_are_named_in_one_warning(tmp_path: Path) -> None:
-    inert: dict[str, Any] = {"add_sep_token": ("bool", True), "token_type_count": NUMBER, "padding_token_id": NUMBER, "fim_pre_token_id": NUMBER,
-                             "remove_extra_whitespaces": ("bool", False)}  # fmt: skip
+    inert: dict[str, Any] = {
+        "add_sep_token": ("bool", True),
+        "token_type_count": NUMBER,
+        "padding_token_id": NUMBER,
+        "fim_pre_token_id": NUMBER,
+        "remove_extra_whitespaces": ("bool", False),
+    }
     for base in (byte_level, sentencepiece):
         assert not read(gguf(tmp_path / "v.gguf", base(**inert)))[1]
         asking: dict[str, Any] = {
@@ -309,25 +342,61 @@ TEMPLATE: dict[str, Any] = {"type": "TemplateProcessing", "single": [], "pair": 
 TEXT_ITSELF = {"Sequence": {"id": "A", "type_id": 0}}
 REFUSED: dict[str, Callable[[dict[str, Any]], Any]] = {
     **{f"id {value!r}": in_vocab("zz", value) for value in (10**8, 2**24, 2**31, 2**63, 10**30, -1, 1.0, True, "5", None, [1])},
-    "gap": in_vocab("zz", 10**7), "two tokens of one id": in_vocab("zz", 5), **{f"added id {value!r}": added(id=value, content="<x>") for value in (10**8, 2**31, -1, 1.5, True, "9", None)},
-    "added id of another": added(id=299, content="<x>"), "added twice": added(), "added nothing": added(id=257, content=""), "added number": added(id=257, content=3),
-    "no model": replaced(model=None), "no vocab": in_model(vocab=None), "empty vocab": in_model(vocab={}), "vocab of text": in_model(vocab="x"),
-    "WordPiece": in_model(type="WordPiece", unk_token="<eos>", continuing_subword_prefix="##", max_input_chars_per_word=9), "WordLevel": in_model(type="WordLevel", unk_token="<eos>"),
-    "prefix": in_model(continuing_subword_prefix="##########"), "suffix": in_model(end_of_word_suffix="</w>"), "merges": in_model(merges=["zz yy"]), "one": in_model(merges=["zz"]),
-    "merges of numbers": in_model(merges=[1]), "no merges": in_model(merges=None), "dropout": in_model(dropout=7), "empty Unigram": in_model(type="Unigram", vocab=[], unk_id=0),
-    "exponential": split("(a+)+$"), "alternatives": split("(a|a)*$"), "optional": split("(aa?)*$"), "reference": split(r"(a*)\1b"), "call": split(r"(?<x>a\g<x>?b)"),
-    "deep": split("(" * 3000 + "a" + ")" * 3000), "repeats": split("((a{1000}){1000}){1000}"), "long": split("a" * 10_000), "unbalanced": split("(a"), "star": split("*"),
-    "doubling": replaced(normalizer={"type": "Sequence", "normalizers": [DOUBLE] * 40}), "long content": replaced(normalizer={**DOUBLE, "content": "a" * 10**6}),
-    "replace nothing": replaced(normalizer={**DOUBLE, "pattern": {"String": ""}}), "charsmap": replaced(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
-    "nested": replaced(**nested(60, "normalizer", "normalizers")), "nested deep": replaced(**nested(400, "normalizer", "normalizers")),
-    "many": replaced(normalizer={"type": "Sequence", "normalizers": [{"type": "NFC"}] * 1000}), "unknown": replaced(normalizer={"type": "Nobody"}), "text": replaced(normalizer="NFC"),
-    **{f"decoder {kind}": replaced(decoder={"type": kind, "prefix": "##", "cleanup": True, "suffix": "</w>", "pad_token": "<pad>", "word_delimiter_token": "|"}) for kind in ("WordPiece", "BPEDecoder", "CTC")},
-    "no decoder": replaced(decoder=None), "decoder strips": replaced(decoder={"type": "Strip", "content": "x", "start": 1, "stop": 0}),
-    "decoder replaces": replaced(decoder={**DOUBLE}), "wraps in nobody": replaced(post_processor={**TEMPLATE, "single": [{"SpecialToken": {"id": "x", "type_id": 0}}, TEXT_ITSELF]}),
-    "wraps nothing": replaced(post_processor=TEMPLATE), "wraps twice": replaced(post_processor={**TEMPLATE, "single": [TEXT_ITSELF] * 2}),
+    "gap": in_vocab("zz", 10**7),
+    "two tokens of one id": in_vocab("zz", 5),
+    **{f"added id {value!r}": added(id=value, content="<x>") for value in (10**8, 2**31, -1, 1.5, True, "9", None)},
+    "added id of another": added(id=299, content="<x>"),
+    "added twice": added(),
+    "added nothing": added(id=257, content=""),
+    "added number": added(id=257, content=3),
+    "no model": replaced(model=None),
+    "no vocab": in_model(vocab=None),
+    "empty vocab": in_model(vocab={}),
+    "vocab of text": in_model(vocab="x"),
+    "WordPiece": in_model(type="WordPiece", unk_token="<eos>", continuing_subword_prefix="##", max_input_chars_per_word=9),
+    "WordLevel": in_model(type="WordLevel", unk_token="<eos>"),
+    "prefix": in_model(continuing_subword_prefix="##########"),
+    "suffix": in_model(end_of_word_suffix="</w>"),
+    "merges": in_model(merges=["zz yy"]),
+    "one": in_model(merges=["zz"]),
+    "merges of numbers": in_model(merges=[1]),
+    "no merges": in_model(merges=None),
+    "dropout": in_model(dropout=7),
+    "empty Unigram": in_model(type="Unigram", vocab=[], unk_id=0),
+    "exponential": split("(a+)+$"),
+    "alternatives": split("(a|a)*$"),
+    "optional": split("(aa?)*$"),
+    "reference": split(r"(a*)\1b"),
+    "call": split(r"(?<x>a\g<x>?b)"),
+    "deep": split("(" * 3000 + "a" + ")" * 3000),
+    "repeats": split("((a{1000}){1000}){1000}"),
+    "long": split("a" * 10_000),
+    "unbalanced": split("(a"),
+    "star": split("*"),
+    "doubling": replaced(normalizer={"type": "Sequence", "normalizers": [DOUBLE] * 40}),
+    "long content": replaced(normalizer={**DOUBLE, "content": "a" * 10**6}),
+    "replace nothing": replaced(normalizer={**DOUBLE, "pattern": {"String": ""}}),
+    "charsmap": replaced(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+    "nested": replaced(**nested(60, "normalizer", "normalizers")),
+    "nested deep": replaced(**nested(400, "normalizer", "normalizers")),
+    "many": replaced(normalizer={"type": "Sequence", "normalizers": [{"type": "NFC"}] * 1000}),
+    "unknown": replaced(normalizer={"type": "Nobody"}),
+    "text": replaced(normalizer="NFC"),
+    **{
+        f"decoder {kind}": replaced(
+            decoder={"type": kind, "prefix": "##", "cleanup": True, "suffix": "</w>", "pad_token": "<pad>", "word_delimiter_token": "|"}
+        )
+        for kind in ("WordPiece", "BPEDecoder", "CTC")
+    },
+    "no decoder": replaced(decoder=None),
+    "decoder strips": replaced(decoder={"type": "Strip", "content": "x", "start": 1, "stop": 0}),
+    "decoder replaces": replaced(decoder={**DOUBLE}),
+    "wraps in nobody": replaced(post_processor={**TEMPLATE, "single": [{"SpecialToken": {"id": "x", "type_id": 0}}, TEXT_ITSELF]}),
+    "wraps nothing": replaced(post_processor=TEMPLATE),
+    "wraps twice": replaced(post_processor={**TEMPLATE, "single": [TEXT_ITSELF] * 2}),
     "wraps another": replaced(post_processor={**TEMPLATE, "single": [{"Sequence": {"id": "B", "type_id": 0}}]}),
     **{f"wraps id {value!r}": replaced(post_processor={**PAIR, "cls": ["<x>", value]}) for value in (10**8, -1, 300, "0", None)},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)

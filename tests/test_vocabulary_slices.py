@@ -36,7 +36,8 @@ def test_all_fifteen_are_there() -> None:
 
 
 def test_qwen_composes_characters_as_its_own_tokenizer_does(tmp_path: Path) -> None:
-    """Three texts of qwen35's vectors are not composed: llmi gives them the ids of the composed ones, and all others those of the vectors."""
+    """Three texts of qwen35's vectors are not composed: llmi gives them the ids of the composed ones, and all others those of the
+    vectors."""
     path = written(tmp_path / "v.gguf", SLICES["qwen35"]["vocabulary"])
     differing = vocabulary_vectors.wrong(path, SLICES["qwen35"]["cases"])
     not_composed = [text for text, _ in SLICES["qwen35"]["cases"] if not unicodedata.is_normalized("NFC", text)]
@@ -90,7 +91,9 @@ def test_each_name_stands_once_and_is_read(tmp_path: Path) -> None:
         metadata = byte_level(pre=name, bos_token_id=("u32", 0))
         if not rule.byte_level:
             tokens = ["<|endoftext|>", *plain, "▁", "h", "e", "l", "o", "he", "ll"]
-            metadata = byte_level(pre=name, bos_token_id=("u32", 0), tokens=tokens, token_type=("i32", [3] + [6] * 256 + [1] * 7), merges=["h e", "l l"])  # fmt: skip
+            metadata = byte_level(
+                pre=name, bos_token_id=("u32", 0), tokens=tokens, token_type=("i32", [3] + [6] * 256 + [1] * 7), merges=["h e", "l l"]
+            )
         tokenizer, seen = read(gguf(tmp_path / "v.gguf", metadata))
         assert not seen and tokenizer.decode(tokenizer.encode(PROBE)) == PROBE
         assert (tokenizer.encode("")[:1] == [0]) == rule.add_bos

@@ -23,7 +23,38 @@ from watermark_figures import uniformity
 
 VOCAB = 300
 SCHEMES = [("lefthash", 1), ("lefthash", 3), ("selfhash", 1), ("selfhash", 4)]
-KEYS = (654, 400, 836, 123, 340, 443, 597, 160, 57, 29, 590, 639, 13, 715, 468, 990, 966, 226, 324, 585, 118, 504, 421, 521, 129, 669, 732, 225, 90, 960)  # fmt: skip
+KEYS = (
+    654,
+    400,
+    836,
+    123,
+    340,
+    443,
+    597,
+    160,
+    57,
+    29,
+    590,
+    639,
+    13,
+    715,
+    468,
+    990,
+    966,
+    226,
+    324,
+    585,
+    118,
+    504,
+    421,
+    521,
+    129,
+    669,
+    732,
+    225,
+    90,
+    960,
+)
 Array = np.ndarray[Any, Any]
 
 
@@ -211,7 +242,8 @@ def test_binomial_tails() -> None:
     ("depth", "trials"), [(1, 8), (1, 10_000), (2, 8), (2, 800), (3, 300), (5, 8), (5, 100), (10, 20), (10, 60), (20, 8), (30, 8)]
 )
 def test_tails_of_sums_against_the_exact_law(depth: int, trials: int) -> None:
-    """The law of the sum of the g values' weights under plain text, by repeated convolution; small sums and large ones, exact and approximate."""
+    """The law of the sum of the g values' weights under plain text, by repeated convolution; small sums and large ones, exact and
+    approximate."""
     weights = tournament._weights(depth)
     levels = weights @ tournament._g_values(tuple(range(40, 40 + depth)), 1 << 16, 0, 1 << 16)
     one, law = np.bincount(levels) / len(levels), np.ones(1)
@@ -298,15 +330,25 @@ def test_banned_tokens_stay_banned(tiny: LLM) -> None:
 @pytest.mark.parametrize(
     ("wrong", "name"),
     [
-        (lambda: KGW(1), "vocab_size"), (lambda: KGW(3), "greenlist_ratio"), (lambda: KGW(9, 1.0), "greenlist_ratio"),
-        (lambda: KGW(9, math.nan), "greenlist_ratio"), (lambda: KGW(9, bias=math.inf), "bias"), (lambda: KGW(9, hashing_key=0), "hashing_key"),
-        (lambda: KGW(9, seeding_scheme="right"), "seeding_scheme"), (lambda: KGW(9, context_width=0), "context_width"),
-        (lambda: KGW(9).detect([9]), "token_ids"), (lambda: KGW(9).detect("text"), "token_ids"), (lambda: SynthID([]), "keys"),
-        (lambda: SynthID([-1]), "keys"), (lambda: SynthID([1], ngram_len=1), "ngram_len"), (lambda: SynthID([1]).detect([-1]), "token_ids"),
-        (lambda: SynthID([1], sampling_table_size=1000), "sampling_table_size"), (lambda: SynthID([1], skip_first_ngram_calls=1), "skip_first_ngram_calls"),
+        (lambda: KGW(1), "vocab_size"),
+        (lambda: KGW(3), "greenlist_ratio"),
+        (lambda: KGW(9, 1.0), "greenlist_ratio"),
+        (lambda: KGW(9, math.nan), "greenlist_ratio"),
+        (lambda: KGW(9, bias=math.inf), "bias"),
+        (lambda: KGW(9, hashing_key=0), "hashing_key"),
+        (lambda: KGW(9, seeding_scheme="right"), "seeding_scheme"),
+        (lambda: KGW(9, context_width=0), "context_width"),
+        (lambda: KGW(9).detect([9]), "token_ids"),
+        (lambda: KGW(9).detect("text"), "token_ids"),
+        (lambda: SynthID([]), "keys"),
+        (lambda: SynthID([-1]), "keys"),
+        (lambda: SynthID([1], ngram_len=1), "ngram_len"),
+        (lambda: SynthID([1]).detect([-1]), "token_ids"),
+        (lambda: SynthID([1], sampling_table_size=1000), "sampling_table_size"),
+        (lambda: SynthID([1], skip_first_ngram_calls=1), "skip_first_ngram_calls"),
         (lambda: KGW(9)(at([1]), np.zeros(8, np.float32)), "vocab_size"),
     ],
-)  # fmt: skip
+)
 def test_wrong_arguments_are_named(wrong: Any, name: str) -> None:
     with pytest.raises(InvalidParamsError, match=name) as error:
         wrong()
@@ -337,8 +379,13 @@ def test_best_of_takes_the_likeliest(tiny: LLM) -> None:
 
 def test_best_of_names_what_is_wrong(tiny: LLM) -> None:
     outs = tiny.generate([[1, 2]], n=2, temperature=1, seed=4, max_tokens=3)
-    for wrong, name in (((outs,), "score"), ((outs, lambda output: math.nan), "score"), ((outs, lambda output: "x"), "score"),
-                        ((outs[0],), "outputs"), ((outs, 3), "score")):  # fmt: skip
+    for wrong, name in (
+        ((outs,), "score"),
+        ((outs, lambda output: math.nan), "score"),
+        ((outs, lambda output: "x"), "score"),
+        ((outs[0],), "outputs"),
+        ((outs, 3), "score"),
+    ):
         with pytest.raises(InvalidParamsError) as error:
             best_of(*wrong)  # type: ignore[arg-type]
         assert error.value.parameter == name

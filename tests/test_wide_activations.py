@@ -120,7 +120,8 @@ def canonical(dtype: str, rows: int, cols: int, mode: str = "16") -> Array:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_layers_add_in_the_canonical_order(table: str, dtype: str, mode: str) -> None:
-    """Each table and device, for every count of rows, has the bits of whole dots in integers and blocks in order; so rows are independent too."""
+    """Each table and device, for every count of rows, has the bits of whole dots in integers and blocks in order; so rows are independent
+    too."""
     for rows, cols in widths(dtype):
         data, x = laid_out(dtype, rows, cols)
         expected = canonical(dtype, rows, cols, mode)
@@ -209,13 +210,15 @@ def test_values_that_are_not_finite(table: str, dtype: str, mode: str) -> None:
 
 
 def bound_of_codes(x: Array, weights: Array, share: float) -> Array:
-    """[rows of x, rows of weights]: a share of each block's largest activation times the block's absolute sum of weights, over all blocks."""
+    """[rows of x, rows of weights]: a share of each block's largest activation times the block's absolute sum of weights, over all
+    blocks."""
     largest = np.abs(x.astype(np.float64)).reshape(len(x), -1, BLOCK).max(-1)
     return share * largest @ np.abs(weights).reshape(len(weights), -1, BLOCK).sum(-1).T
 
 
 def rounding_of_sums(x: Array, weights: Weights) -> Array:
-    """At most six roundings a block (twice the dot, the scales' product and the fma; the minimum's sum and fma) of no more than all magnitudes."""
+    """At most six roundings a block (twice the dot, the scales' product and the fma; the minimum's sum and fma) of no more than all
+    magnitudes."""
     magnitudes = np.abs(weights.codes.reshape(len(weights.codes), -1)) * np.repeat(np.abs(weights.scales), 16, axis=-1).reshape(
         len(weights.codes), -1
     )
@@ -229,9 +232,9 @@ def rounding_of_sums(x: Array, weights: Weights) -> Array:
 def test_against_float64(table: str, dtype: str) -> None:
     """Exact activations times dequantised weights: at 16 bits off by at most 2^-15 of each block's largest times the weights' absolute sum.
 
-    One activation, in units of max / 127, is off by half a step of its low byte, 2^-9: 2^-16 of the largest. Where y lies within 2^-9 of the
-    middle between two high bytes, the low byte ends at 127 and it may be a whole step, 2^-8: 1 / (127 x 256), which is 1.008 x 2^-15. So
-    2^-15 holds by far for what is not made of such values alone, and 1.008 x 2^-15 and the rounding of y and of the sums for all.
+    One activation, in units of max / 127, is off by half a step of its low byte, 2^-9: 2^-16 of the largest. Where y lies within 2^-9 of
+    the middle between two high bytes, the low byte ends at 127 and it may be a whole step, 2^-8: 1 / (127 x 256), which is 1.008 x 2^-15.
+    So 2^-15 holds by far for what is not made of such values alone, and 1.008 x 2^-15 and the rounding of y and of the sums for all.
     """
     for rows, cols in widths(dtype):
         data = random_blocks(dtype, rows, cols, seed=cols)

@@ -224,7 +224,8 @@ def test_a_part_of_the_vocabulary(
 
 
 def test_sixteen_bits_are_near_exact_activations(mixed: Path) -> None:
-    """Hidden states of each layer, and logits, of a prompt's rows and of single ones: beside exact activations, a hundredth of what 8 bits are off by."""
+    """Hidden states of each layer, and logits, of a prompt's rows and of single ones: beside exact activations, a hundredth of what 8 bits
+    are off by."""
     tokens = np.random.default_rng(6).integers(1, 257, size=60).tolist()
     engine: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 23, "max_model_len": 128, "kv_cache_dtype": "float32"}
     seen: dict[str, list[Any]] = {}

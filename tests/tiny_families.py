@@ -23,13 +23,30 @@ NUM_TOKENS, VOCAB, WINDOW, ORIGINAL = 300, 264, 24, 64
 TOKENS = [(position * 37 + 11) % 257 for position in range(NUM_TOKENS)]
 
 SIZES: dict[str, Any] = {
-    "vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
-    "max_position_embeddings": 512, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
-}  # fmt: skip
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
 #: As GPT-2 and its like name them; there is no head_dim.
 OLD_SIZES = {
-    "vocab_size": VOCAB, "n_embd": 64, "n_head": 4, "n_layer": 4, "n_positions": 512, "n_inner": 96, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
-}  # fmt: skip
+    "vocab_size": VOCAB,
+    "n_embd": 64,
+    "n_head": 4,
+    "n_layer": 4,
+    "n_positions": 512,
+    "n_inner": 96,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
 LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 500000.0,
@@ -47,9 +64,12 @@ YARN = {
     "beta_slow": 1.0,
 }
 LONGROPE = {
-    "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": ORIGINAL,
-    "short_factor": [1.0 + 0.05 * i for i in range(8)], "long_factor": [1.5 + 0.5 * i for i in range(8)],
-}  # fmt: skip
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "original_max_position_embeddings": ORIGINAL,
+    "short_factor": [1.0 + 0.05 * i for i in range(8)],
+    "long_factor": [1.5 + 0.5 * i for i in range(8)],
+}
 MULTIPLIERS = {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.1, "logits_scaling": 2.0}
 WINDOWED = {"sliding_window": WINDOW}
 
@@ -68,14 +88,16 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
             "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
         },
-    } | WINDOWED,
+    }
+    | WINDOWED,
     "mistral": WINDOWED,
     "ministral3": {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}},
     "phi3": {"rope_parameters": LONGROPE, "original_max_position_embeddings": ORIGINAL},
     "smollm3": {},
     "olmo": {"clip_qkv": 0.8},
     "olmo2": {},
-    "olmo3": {"rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 500000.0}, "full_attention": YARN}} | WINDOWED,
+    "olmo3": {"rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 500000.0}, "full_attention": YARN}}
+    | WINDOWED,
     "gpt2": OLD_SIZES,
     "gpt_neox": {},
     "opt": {"ffn_dim": 96, "word_embed_proj_dim": 64},
@@ -105,29 +127,54 @@ FAMILIES: dict[str, dict[str, Any]] = {
     # tier 3
     "bloom": {"n_layer": 4, "n_head": 4},
     "persimmon": {},
-}  # fmt: skip
+}
 
 UNEVEN = {"sliding_window": WINDOW + 1}
-#: Mistakes that a reader of these families could make, as changes of the config: each must move the logits, else the tiny model does not test it.
+#: Mistakes that a reader of these families could make, as changes of the config: each must move the logits, else the tiny model does not
+#: test it.
 MISTAKES: dict[str, list[dict[str, Any]]] = {
-    "llama": [{"rope_parameters": LLAMA3 | {"low_freq_factor": 2.0}}, {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}],
+    "llama": [
+        {"rope_parameters": LLAMA3 | {"low_freq_factor": 2.0}},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}},
+    ],
     "qwen2": [UNEVEN, {"max_window_layers": 3, "layer_types": None}, {"use_sliding_window": False, "layer_types": None}],
-    "gemma2": [UNEVEN, {"attn_logit_softcapping": None}, {"final_logit_softcapping": None}, {"query_pre_attn_scalar": 16}, {"hidden_activation": "gelu"}],
+    "gemma2": [
+        UNEVEN,
+        {"attn_logit_softcapping": None},
+        {"final_logit_softcapping": None},
+        {"query_pre_attn_scalar": 16},
+        {"hidden_activation": "gelu"},
+    ],
     "gemma3_text": [UNEVEN, {"query_pre_attn_scalar": 16}],
     "mistral": [UNEVEN],
-    "ministral3": [{"rope_parameters": FAMILIES["ministral3"]["rope_parameters"] | change} for change in
-                   ({"llama_4_scaling_beta": 0.0}, {"beta_slow": 0.25}, {"attention_factor": 1.2})],
-    "phi3": [{"rope_parameters": LONGROPE | {"long_factor": LONGROPE["short_factor"]}}, {"rope_parameters": LONGROPE | {"attention_factor": 1.0}}],
+    "ministral3": [
+        {"rope_parameters": FAMILIES["ministral3"]["rope_parameters"] | change}
+        for change in ({"llama_4_scaling_beta": 0.0}, {"beta_slow": 0.25}, {"attention_factor": 1.2})
+    ],
+    "phi3": [
+        {"rope_parameters": LONGROPE | {"long_factor": LONGROPE["short_factor"]}},
+        {"rope_parameters": LONGROPE | {"attention_factor": 1.0}},
+    ],
     "smollm3": [{"no_rope_layers": [1, 1, 1, 1]}, {"no_rope_layers": [0, 0, 0, 1]}],
-    "olmo3": [UNEVEN, {"rope_parameters": {kind: {"rope_type": "default", "rope_theta": 500000.0} for kind in ("sliding_attention", "full_attention")}}],
+    "olmo3": [
+        UNEVEN,
+        {"rope_parameters": {kind: {"rope_type": "default", "rope_theta": 500000.0} for kind in ("sliding_attention", "full_attention")}},
+    ],
     "gpt2": [{"activation_function": "gelu"}],
-    "gpt_neox": [{"use_parallel_residual": False}, {"hidden_act": "gelu_new"}, {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}],
+    "gpt_neox": [
+        {"use_parallel_residual": False},
+        {"hidden_act": "gelu_new"},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}},
+    ],
     "granite": [{name: 1.0} for name in MULTIPLIERS],
     "granite_swa": [UNEVEN, {"layer_rope_theta": [10000.0] * 4}, *({name: 1.0} for name in MULTIPLIERS)],
     "olmo": [{"clip_qkv": None}, {"clip_qkv": 0.9}],
     "glm": [{"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}}],
     "glm4": [{"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}}],
-    "nemotron": [{"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}}, {"hidden_act": "relu"}],
+    "nemotron": [
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}},
+        {"hidden_act": "relu"},
+    ],
     "cohere": [{"logit_scale": 1.0}],
     "cohere2": [UNEVEN, {"logit_scale": 1.0}],
     "exaone4": [UNEVEN],
@@ -139,7 +186,7 @@ MISTAKES: dict[str, list[dict[str, Any]]] = {
     "gptj": [{"rotary_dim": 16}, {"activation_function": "gelu"}],
     "bitnet": [{"hidden_act": "silu"}],
     "persimmon": [{"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}}],
-}  # fmt: skip
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,13 +12,25 @@ import numpy as np
 from llmi.testing import tiny_model
 
 _NAMES = {
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
-}  # fmt: skip
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm",
+}
 _NORMS = {
     "llama": {"post_attention_layernorm": "ffn_norm"},
-    "gemma3": {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"},
-}  # fmt: skip
+    "gemma3": {
+        "post_attention_layernorm": "post_attention_norm",
+        "pre_feedforward_layernorm": "ffn_norm",
+        "post_feedforward_layernorm": "post_ffw_norm",
+    },
+}
 _TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
@@ -67,11 +79,17 @@ def write(
     config = json.loads((directory / "config.json").read_text())
     prefix = "gemma3" if config["model_type"] == "gemma3_text" else "llama"
     fields: dict[str, Any] = {
-        "context_length": config["max_position_embeddings"], "embedding_length": config["hidden_size"], "block_count": config["num_hidden_layers"],
-        "feed_forward_length": config["intermediate_size"], "attention.head_count": config["num_attention_heads"],
-        "attention.head_count_kv": config["num_key_value_heads"], "attention.key_length": config["head_dim"], "attention.value_length": config["head_dim"],
-        "attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]), "rope.freq_base": float(config["rope_theta"]),
-    }  # fmt: skip
+        "context_length": config["max_position_embeddings"],
+        "embedding_length": config["hidden_size"],
+        "block_count": config["num_hidden_layers"],
+        "feed_forward_length": config["intermediate_size"],
+        "attention.head_count": config["num_attention_heads"],
+        "attention.head_count_kv": config["num_key_value_heads"],
+        "attention.key_length": config["head_dim"],
+        "attention.value_length": config["head_dim"],
+        "attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
+        "rope.freq_base": float(config["rope_theta"]),
+    }
     if prefix == "gemma3":
         fields |= {"attention.sliding_window": config["sliding_window"], "rope.freq_base_swa": float(config["rope_local_base_freq"])}
         fields["attention.sliding_window_pattern"] = [kind == "sliding_attention" for kind in config["layer_types"]]
@@ -85,9 +103,13 @@ def write(
     hidden = [byte for byte in range(256) if byte not in alphabet]
     letters = [chr(byte) if byte in alphabet else chr(256 + hidden.index(byte)) for byte in range(256)]
     fields = {f"{prefix}.{name}": value for name, value in fields.items()} | {
-        "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.tokens": ["<eos>", *letters, "ab"][: config["vocab_size"]],
-        "tokenizer.ggml.token_type": [3, *[1] * (config["vocab_size"] - 1)], "tokenizer.ggml.eos_token_id": 0, "tokenizer.ggml.merges": ["a b"] if config["vocab_size"] > 257 else None,
-    }  # fmt: skip
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": ["<eos>", *letters, "ab"][: config["vocab_size"]],
+        "tokenizer.ggml.token_type": [3, *[1] * (config["vocab_size"] - 1)],
+        "tokenizer.ggml.eos_token_id": 0,
+        "tokenizer.ggml.merges": ["a b"] if config["vocab_size"] > 257 else None,
+    }
     writer = gguf.GGUFWriter(str(path), prefix)
     for key, value in (fields | (metadata or {})).items():
         if value is None:
@@ -115,12 +137,20 @@ def write(
 
 #: Types of matrices, by the end of their names: every quantised one, and each maker of codes meets several.
 MIXED = {
-    "attn_q": "Q4_K", "attn_k": "Q6_K", "attn_v": "Q5_0", "attn_output": "Q4_1", "ffn_gate": "Q4_0", "ffn_up": "Q4_K", "ffn_down": "Q8_0", "token_embd": "Q6_K",
-}  # fmt: skip
+    "attn_q": "Q4_K",
+    "attn_k": "Q6_K",
+    "attn_v": "Q5_0",
+    "attn_output": "Q4_1",
+    "ffn_gate": "Q4_0",
+    "ffn_up": "Q4_K",
+    "ffn_down": "Q8_0",
+    "token_embd": "Q6_K",
+}
 
 
 def mixed_gguf(path: Path, **overrides: Any) -> Path:
-    """A tiny llama of 256 columns with matrices of all quantised types, random codes with scales such that weights are of the usual size."""
+    """A tiny llama of 256 columns with matrices of all quantised types, random codes with scales such that weights are of the usual
+    size."""
     import gguf
 
     directory = tiny_model(path=path / "directory", **{"vocab_size": 258, "num_layers": 2, "hidden_size": 256, **overrides})

@@ -1,7 +1,7 @@
 """Answers with tool calls, sampled under each format's own grammar, and what becomes of them when they are damaged and cut.
 
-`python tests/tool_answers.py 200` reads 200 sampled answers of each format, with a damaged and a truncated copy of each, in all splits of one
-and two cuts, and counts the parses that change. Long answers are read from a random place on: their beginnings are alike.
+`python tests/tool_answers.py 200` reads 200 sampled answers of each format, with a damaged and a truncated copy of each, in all splits of
+one and two cuts, and counts the parses that change. Long answers are read from a random place on: their beginnings are alike.
 """
 
 from __future__ import annotations
@@ -21,20 +21,49 @@ from llmi.tools.stream import AnswerFormat
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ tools | length if tools else 0 }} assistant:"
 THINKS = Thinking("<think>", "</think>")
 TOOLS: list[dict[str, Any]] = [
-    {"type": "function", "function": {"name": "weather", "description": "The weather.", "parameters": {
-        "type": "object",
-        "properties": {
-            "city": {"type": "string", "maxLength": 5}, "days": {"type": "integer", "minimum": 1, "maximum": 12}, "unit": {"enum": ["c", "f"]},
-            "exact": {"type": "boolean"}, "tags": {"type": "array", "items": {"type": "string", "maxLength": 2}, "maxItems": 2},
-            "at": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/place"}]},
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": "The weather.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "city": {"type": "string", "maxLength": 5},
+                    "days": {"type": "integer", "minimum": 1, "maximum": 12},
+                    "unit": {"enum": ["c", "f"]},
+                    "exact": {"type": "boolean"},
+                    "tags": {"type": "array", "items": {"type": "string", "maxLength": 2}, "maxItems": 2},
+                    "at": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/place"}]},
+                },
+                "required": ["city"],
+                "additionalProperties": False,
+                "$defs": {
+                    "place": {
+                        "type": "object",
+                        "properties": {"x": {"type": "integer", "minimum": -9, "maximum": 9}},
+                        "required": ["x"],
+                        "additionalProperties": False,
+                    }
+                },
+            },
         },
-        "required": ["city"], "additionalProperties": False,
-        "$defs": {"place": {"type": "object", "properties": {"x": {"type": "integer", "minimum": -9, "maximum": 9}}, "required": ["x"], "additionalProperties": False}},
-    }}},
+    },
     {"type": "function", "function": {"name": "stop-all"}},
-    {"type": "function", "function": {"name": "any.thing", "strict": False, "parameters": {
-        "type": "object", "properties": {"k": {"type": "string", "maxLength": 3}}, "required": ["k"], "additionalProperties": False}}},
-]  # fmt: skip
+    {
+        "type": "function",
+        "function": {
+            "name": "any.thing",
+            "strict": False,
+            "parameters": {
+                "type": "object",
+                "properties": {"k": {"type": "string", "maxLength": 3}},
+                "required": ["k"],
+                "additionalProperties": False,
+            },
+        },
+    },
+]
 NAMES = frozenset(tool["function"]["name"] for tool in TOOLS)
 
 

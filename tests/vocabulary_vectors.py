@@ -1,8 +1,8 @@
 """llama.cpp's vocabularies with vectors, by command: `python tests/vocabulary_vectors.py FOLDER [--write]`.
 
 FOLDER holds ggml-vocab-*.gguf with .inp and .out; they are in the source distribution of llama-cpp-python, under vendor/llama.cpp/models.
-Each text of .inp must have the ids of .out. `--write` keeps of each vocabulary what these texts need, in tests/data/vocabularies.json, which
-test_vocabulary_slices.py reads.
+Each text of .inp must have the ids of .out. `--write` keeps of each vocabulary what these texts need, in tests/data/vocabularies.json,
+which test_vocabulary_slices.py reads.
 """
 
 from __future__ import annotations

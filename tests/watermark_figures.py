@@ -1,9 +1,11 @@
-"""Watermarks on SmolLM2: how many of 100 marked texts of 200 tokens are detected, and whether the p-values of 1,000 plain texts are uniform.
+"""Watermarks on SmolLM2: how many of 100 marked texts of 200 tokens are detected, and whether the p-values of 1,000 plain texts are
+uniform.
 
     python tests/watermark_figures.py [--marked 100] [--plain 1000] [--tokens 200] [--kinds KGW selfhash SynthID]
 
-Every plain text is tested with a key of its own. A binomial p-value takes few values: where it jumps, a fixed random number places it between
-the two tails, which makes it uniform under plain text. The statistic is Kolmogorov and Smirnov's, whose 1 % and 5 % points are 1.63 and 1.36 / sqrt(texts).
+Every plain text is tested with a key of its own. A binomial p-value takes few values: where it jumps, a fixed random number places it
+between the two tails, which makes it uniform under plain text. The statistic is Kolmogorov and Smirnov's, whose 1 % and 5 % points are 1.63
+and 1.36 / sqrt(texts).
 """
 
 from __future__ import annotations
@@ -20,7 +22,16 @@ from llmi.watermark import KGW, SynthID
 from llmi.watermark.evidence import binomial_tail
 
 KINDS = ("KGW", "selfhash", "SynthID")
-PROMPTS = ["Once upon a time", "The history of", "In this chapter we", "She opened the door and", "Dear Sir,", "The weather was", "A good recipe for", "Most people think"]  # fmt: skip
+PROMPTS = [
+    "Once upon a time",
+    "The history of",
+    "In this chapter we",
+    "She opened the door and",
+    "Dear Sir,",
+    "The weather was",
+    "A good recipe for",
+    "Most people think",
+]
 
 
 def mark_of(kind: str, vocab_size: int, number: int, table_size: int = 2**16) -> Any:

@@ -60,13 +60,32 @@ _MODULES = {
     "outputs.choice": ("best_of",),
     "outputs.results": ("Outputs", "RequestOutput"),
     "errors": (
-        "ChatTemplateError", "ConstraintError", "DeviceError", "DraftError", "EngineBusyError", "EngineClosedError", "EngineError",
-        "GrammarTimeoutError", "HookError", "InvalidParamsError", "LlmiError", "MissingExtraError", "ModelFileError", "NonFiniteLogitsError", "OutOfMemoryError",
-        "PromptTooLongError", "QueueFullError", "RequestTimeoutError", "SlowReaderError", "TokenizerError", "UnsupportedCombinationError", "UnsupportedModelError",
+        "ChatTemplateError",
+        "ConstraintError",
+        "DeviceError",
+        "DraftError",
+        "EngineBusyError",
+        "EngineClosedError",
+        "EngineError",
+        "GrammarTimeoutError",
+        "HookError",
+        "InvalidParamsError",
+        "LlmiError",
+        "MissingExtraError",
+        "ModelFileError",
+        "NonFiniteLogitsError",
+        "OutOfMemoryError",
+        "PromptTooLongError",
+        "QueueFullError",
+        "RequestTimeoutError",
+        "SlowReaderError",
+        "TokenizerError",
+        "UnsupportedCombinationError",
+        "UnsupportedModelError",
     ),
     "training.heads": ("train_heads",),
     "outputs.errors": ("GenerationInterrupted", "RequestErrors", "StrategyErrors", "StrategyInterrupted"),
-}  # fmt: skip
+}
 #: Packages and modules whose own `__all__` is public.
 _PACKAGES = ("smc", "testing", "tools", "watermark")
 _HOME = {name: module for module, names in _MODULES.items() for name in names}

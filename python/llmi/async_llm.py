@@ -47,8 +47,8 @@ class AsyncLLM(StaysHere):
     A reader that stops reading holds nobody up: what comes for it meanwhile is one object that grows to at most its own
     output. Tokens are those of `LLM.generate`. One that is not shut down ends with its last reference, or with the program.
 
-    Under the engine's `seed`, requests without one of their own get seeds derived from it and from their number in the order of arrival, so that
-    no two share one. The seed of each is in its outputs.
+    Under the engine's `seed`, requests without one of their own get seeds derived from it and from their number in the order of arrival, so
+    that no two share one. The seed of each is in its outputs.
 
     Parameters
     ----------
@@ -57,8 +57,8 @@ class AsyncLLM(StaysHere):
     llm : LLM, optional
         Use this one, which stays open at the end.
     max_queue : int, optional
-        Most requests that wait in addition to those that the batch has free places for. One more raises QueueFullError, whose `retry_after_s` comes of the rate
-        at which requests end. None: no bound.
+        Most requests that wait in addition to those that the batch has free places for. One more raises QueueFullError, whose
+        `retry_after_s` comes of the rate at which requests end. None: no bound.
 
     Attributes
     ----------
@@ -108,10 +108,10 @@ class AsyncLLM(StaysHere):
     ) -> RequestStream:
         """Gives the request's output as it grows, the last time with `finished`. Leaving the loop aborts the request, by an interrupt too.
 
-        `output_kind` in the parameters chooses what each step holds: "cumulative" all so far; "delta" what is new; "final" only the end. The
-        prompt's log-probabilities are in the first delta alone. A beam search has nothing before its end. Slow readers get fewer, larger steps.
-        `num_cached_tokens` and `metrics.time_to_first_token_s` are known from the first output on. A step that a timeout cancels
-        (`asyncio.wait_for` around `anext`) loses nothing: the next one goes on there.
+        `output_kind` in the parameters chooses what each step holds: "cumulative" all so far; "delta" what is new; "final" only the end.
+        The prompt's log-probabilities are in the first delta alone. A beam search has nothing before its end. Slow readers get fewer,
+        larger steps. `num_cached_tokens` and `metrics.time_to_first_token_s` are known from the first output on. A step that a timeout
+        cancels (`asyncio.wait_for` around `anext`) loses nothing: the next one goes on there.
 
         Long texts and grammars are prepared in a thread, so that the event loop goes on.
 
@@ -146,9 +146,11 @@ class AsyncLLM(StaysHere):
         deadline_s: float | None = None,
         **chat_args: object,
     ) -> RequestStream:
-        """Answers one chat: as `generate`, with the arguments of LLM.chat and `cache_salt`. `max_tokens` runs to the end of the context unless given.
+        """Answers one chat: as `generate`, with the arguments of LLM.chat and `cache_salt`. `max_tokens` runs to the end of the context
+        unless given.
 
-        The template and the tokenizer work in a thread. Calls and reasoning are read in the answer's whole text: of deltas, in `stream.whole()`.
+        The template and the tokenizer work in a thread. Calls and reasoning are read in the answer's whole text: of deltas, in
+        `stream.whole()`.
         """
         chat = ChatOptions(**take_options(chat_args, *(field.name for field in dataclasses.fields(ChatOptions))))
         number = next(self._numbers)
@@ -309,9 +311,17 @@ def _live(request: OnlineRequest, now: float) -> LiveRequest:
     drafts = progress.drafts
     age = now - request.arrived_s
     return LiveRequest(
-        request.name, submission.built.id, "running" if progress.num_tokens else "waiting", age, len(submission.prompt_token_ids), progress.num_cached_tokens,
-        progress.num_tokens, sum(drafted for drafted, _ in drafts.values()), sum(accepted for _, accepted in drafts.values()), drafts,
-    )  # fmt: skip
+        request.name,
+        submission.built.id,
+        "running" if progress.num_tokens else "waiting",
+        age,
+        len(submission.prompt_token_ids),
+        progress.num_cached_tokens,
+        progress.num_tokens,
+        sum(drafted for drafted, _ in drafts.values()),
+        sum(accepted for _, accepted in drafts.values()),
+        drafts,
+    )
 
 
 def _has_grammar(sampling_params: object, given: Mapping[str, object]) -> bool:

@@ -70,7 +70,8 @@ class PromptTooLongError(InvalidParamsError):
 
     def __init__(self, num_tokens: int, max_model_len: int, *, at_least: bool = False) -> None:
         super().__init__(
-            f"the prompt has {'at least ' if at_least else ''}{num_tokens:,} tokens, {num_tokens - max_model_len:,} more than max_model_len = {max_model_len:,}",
+            f"the prompt has {'at least ' if at_least else ''}{num_tokens:,} tokens, {num_tokens - max_model_len:,} more than max_model_len"
+            f" = {max_model_len:,}",
             "prompt",
         )
         self.num_tokens = num_tokens

@@ -104,26 +104,30 @@ class LLM(StaysHere, LabCalls, ModelRows):
     tokenizer : path or Tokenizer, optional
         None: the model's own.
     dtype : {"auto", "float32", "float16", "bfloat16"}
-        Weights as stored (quantised ones stay so, and round what they read: see activation_bits), or converted. "float32" is the exact path.
+        Weights as stored (quantised ones stay so, and round what they read: see activation_bits), or converted. "float32" is the exact
+        path.
     quantization : {"q8_0", "q4_0"}, optional
         Quantise weights as they are loaded: "q8_0" those stored as floats, "q4_0" those of more than five bits; others stay.
     activation_bits : {8, 16}, optional
-        Bits to which quantised layers round what they read. None is 16 where a model has such layers; layers of floats round nothing. 16: logits and greedy
-        answers are nearly those of fp32 arithmetic on the same weights. 8 is the fast setting: batches and prompts take about two thirds of the time,
-        one sequence a few per cent less, and answers may differ. A given 16 is refused where no layer is quantised.
+        Bits to which quantised layers round what they read. None is 16 where a model has such layers; layers of floats round nothing. 16:
+        logits and greedy answers are nearly those of fp32 arithmetic on the same weights. 8 is the fast setting: batches and prompts take
+        about two thirds of the time, one sequence a few per cent less, and answers may differ. A given 16 is refused where no layer is
+        quantised.
     kv_cache_dtype : {"auto", "float16", "bfloat16", "float32", "int8", "fp8"}
-        "auto": float32 with dtype="float32", else float16. "int8" holds nearly twice the tokens of float16, with a scale for each 16 values; "fp8" (e4m3,
-        no scale, 448 at most) twice, and less exactly.
+        "auto": float32 with dtype="float32", else float16. "int8" holds nearly twice the tokens of float16, with a scale for each 16
+        values; "fp8" (e4m3, no scale, 448 at most) twice, and less exactly.
     attention_dtype : {"auto", "float32", "bf16"}
         "bf16": queries, K, V and weights of the softmax are rounded to bf16 and multiplied in pairs (a bfloat16 cache): faster prefill
-        where the processor has the instruction, equal bits where it has not; tensor cores on CUDA. "auto": float32, unless kv_cache_dtype is "bfloat16".
+        where the processor has the instruction, equal bits where it has not; tensor cores on CUDA. "auto": float32, unless kv_cache_dtype
+        is "bfloat16".
     linear_dtype : {"auto", "float32", "bf16", "fp16"}
-        "bf16": layers whose weights are bf16 round their input to it and multiply in pairs, faster where the processor has the instruction, with equal bits
-        where it has not; on CUDA by tensor cores, which "fp16" uses for fp16 weights (CUDA only; inputs beyond 65,504 become infinite). Other weights as
-        ever. "auto": float32.
+        "bf16": layers whose weights are bf16 round their input to it and multiply in pairs, faster where the processor has the instruction,
+        with equal bits where it has not; on CUDA by tensor cores, which "fp16" uses for fp16 weights (CUDA only; inputs beyond 65,504
+        become infinite). Other weights as ever. "auto": float32.
     deterministic : bool
-        False (CUDA only): layers whose weights are bf16 or fp16 are multiplied by cuBLASLt (nvidia-cublas), which rounds its input as linear_dtype="bf16" or
-        "fp16" does and adds in an order of its own. Tokens may then depend on the batch and on the library, and there are no receipts.
+        False (CUDA only): layers whose weights are bf16 or fp16 are multiplied by cuBLASLt (nvidia-cublas), which rounds its input as
+        linear_dtype="bf16" or "fp16" does and adds in an order of its own. Tokens may then depend on the batch and on the library, and
+        there are no receipts.
     seed : int, optional
         Requests without a seed then get one derived from it and their index in the call.
     max_model_len : int, optional
@@ -147,8 +151,8 @@ class LLM(StaysHere, LabCalls, ModelRows):
     num_threads : int, optional
         None: LLMI_NUM_THREADS, OMP_NUM_THREADS, or the CPUs this process may use.
     hf_overrides : mapping, optional
-        Changes to config.json or GGUF metadata: a key's value replaces the file's whole; None takes the key away, or leaves out tensors of that name (* for any
-        text). What nothing reads is refused; receipts record all.
+        Changes to config.json or GGUF metadata: a key's value replaces the file's whole; None takes the key away, or leaves out tensors of
+        that name (* for any text). What nothing reads is refused; receipts record all.
 
     Raises
     ------
@@ -247,10 +251,20 @@ class LLM(StaysHere, LabCalls, ModelRows):
         self.last_outputs: Outputs = Outputs()
         self._builder = RequestBuilder(self.tokenizer, config["vocab_size"], info["max_model_len"], spec)
         self._results = ResultBuilder(
-            self.tokenizer, identity,
-            {"model_path": str(path), "model_sha256": digest, "dtype": args.dtype, "quantization": args.quantization, "kv_cache_dtype": args.kv_cache_dtype,
-             "hf_overrides": args.hf_overrides, "spec": spec, "max_model_len": info["max_model_len"], "eos_token_ids": self._builder.eos_token_ids()},
-        )  # fmt: skip
+            self.tokenizer,
+            identity,
+            {
+                "model_path": str(path),
+                "model_sha256": digest,
+                "dtype": args.dtype,
+                "quantization": args.quantization,
+                "kv_cache_dtype": args.kv_cache_dtype,
+                "hf_overrides": args.hf_overrides,
+                "spec": spec,
+                "max_model_len": info["max_model_len"],
+                "eos_token_ids": self._builder.eos_token_ids(),
+            },
+        )
         self._own_speculation = self._speculate(speculation)
         self._ids: Iterator[int] = itertools.count()
         self._stepping = Stepping(engine, self._results)
@@ -277,7 +291,8 @@ class LLM(StaysHere, LabCalls, ModelRows):
         sampling_params : SamplingParams, BeamSearchParams or one of them for each prompt, optional
             Replaces the model's own defaults.
         speculative_config : SpeculativeConfig, Drafter, function, dict, "auto", None, or a list with one for each prompt
-            Who drafts tokens ahead; changes nothing but the speed. "auto": what there is for the model; "engine": what LLM was given; None: off.
+            Who drafts tokens ahead; changes nothing but the speed. "auto": what there is for the model; "engine": what LLM was given; None:
+            off.
         priority : int or one for each prompt
             Smaller runs first, under scheduling_policy="priority".
         trace : bool
@@ -287,12 +302,13 @@ class LLM(StaysHere, LabCalls, ModelRows):
             output has finish_reason "error" and its `error`.
         parse_special : bool, optional
             What a name of a special token such as "<|im_start|>" means in a text: True: that token (as in a chat that was rendered
-            already; a beginning-of-text that the text has itself is not put in front once more); False: these letters. None: the letters, with
-            one UserWarning if there is such a name. A prompt dict may have its own "parse_special".
+            already; a beginning-of-text that the text has itself is not put in front once more); False: these letters. None: the letters,
+            with one UserWarning if there is such a name. A prompt dict may have its own "parse_special".
         use_tqdm : bool, optional
             None: a progress bar for several prompts, where somebody watches.
         **params
-            SamplingParams fields, over the model's defaults, instead of `sampling_params`; with `beam_width` or `num_beams` BeamSearchParams'.
+            SamplingParams fields, over the model's defaults, instead of `sampling_params`; with `beam_width` or `num_beams`
+            BeamSearchParams'.
 
         Returns
         -------
@@ -337,15 +353,22 @@ class LLM(StaysHere, LabCalls, ModelRows):
         tools, tool_choice, parallel_tool_calls, tool_format
             Functions that the model may call, in OpenAI's form, and whether it must; see docs/tools.md.
         chat_template_kwargs : dict, optional
-            Further variables of the template (`documents`, `enable_thinking`), JSON data. What the template does not look at is named in a UserWarning.
+            Further variables of the template (`documents`, `enable_thinking`), JSON data. What the template does not look at is named in a
+            UserWarning.
         **generate_args
             As for generate(). A chat that cannot be rendered is one request's error (`on_error`).
         """
         use_tqdm = option("use_tqdm", generate_args.pop("use_tqdm", None))
         options = ChatOptions(
-            chat_template=chat_template, add_generation_prompt=add_generation_prompt, continue_final_message=continue_final_message, tools=tools,
-            tool_choice=tool_choice, parallel_tool_calls=parallel_tool_calls, tool_format=tool_format, chat_template_kwargs=chat_template_kwargs,
-        )  # fmt: skip
+            chat_template=chat_template,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
+            tool_format=tool_format,
+            chat_template_kwargs=chat_template_kwargs,
+        )
         return self._finish(chat_call(self, messages, sampling_params, generate_args, options), use_tqdm)
 
     def stream(self, prompts: object, sampling_params: Params | None = None, **generate_args: object) -> TextStream:
@@ -363,7 +386,8 @@ class LLM(StaysHere, LabCalls, ModelRows):
             return TextStream(call, self)
 
     def beam_search(self, prompts: Prompt | Iterable[Prompt], params: BeamSearchParams, **generate_args: object) -> list[BeamSearchOutput]:
-        """Beam search in vLLM's shape: for each prompt `.sequences`, best first, with log-probabilities. **generate_args are generate's options."""
+        """Beam search in vLLM's shape: for each prompt `.sequences`, best first, with log-probabilities. **generate_args are generate's
+        options."""
         wanted = with_logprobs(params)
         options = take_options(generate_args, "priority", "speculative_config", "trace", "on_error", "parse_special")
         use_tqdm = option("use_tqdm", generate_args.pop("use_tqdm", None))
@@ -383,16 +407,23 @@ class LLM(StaysHere, LabCalls, ModelRows):
     ) -> list[LogLikelihood]:
         """log P(continuation | context) for each pair; an empty context is beginning-of-text.
 
-        Texts are encoded by lm-eval's rule: together, and the continuation is what stands behind as many tokens as the context alone has. Where one
-        token spans the join and nothing is left, as in ("hello wor", "ld"), the continuation is encoded alone. parse_special as in generate.
+        Texts are encoded by lm-eval's rule: together, and the continuation is what stands behind as many tokens as the context alone has.
+        Where one token spans the join and nothing is left, as in ("hello wor", "ld"), the continuation is encoded alone. parse_special as
+        in generate.
         """
         return scoring.loglikelihood(self, pairs, parse_special, use_tqdm)
 
     def perplexity(
-        self, texts: Prompt | Iterable[Prompt], *, max_length: int | None = None, stride: int | None = None, parse_special: bool | None = None,
+        self,
+        texts: Prompt | Iterable[Prompt],
+        *,
+        max_length: int | None = None,
+        stride: int | None = None,
+        parse_special: bool | None = None,
         use_tqdm: bool | None = None,
-    ) -> list[Perplexity]:  # fmt: skip
-        """Perplexity of each text. Each token is scored once, in windows in which the model reads at most `max_length` (the context) tokens.
+    ) -> list[Perplexity]:
+        """Perplexity of each text. Each token is scored once, in windows in which the model reads at most `max_length` (the context)
+        tokens.
 
         stride=None: the windows of lm-eval's loglikelihood_rolling, `max_length` scored tokens each. Else windows are `stride` tokens
         apart and see what stands before. parse_special as in generate.
@@ -437,8 +468,8 @@ class LLM(StaysHere, LabCalls, ModelRows):
     def get_metrics(self) -> dict[str, Any]:
         """Counters of the engine since it started, its state now, and the times of recent requests (p50, p90, p99, mean).
 
-        Read times to the first token together with `num_running`: they depend on how much runs at once. The first call of a process while nothing runs
-        measures the machine's ceilings, in about a third of a second.
+        Read times to the first token together with `num_running`: they depend on how much runs at once. The first call of a process while
+        nothing runs measures the machine's ceilings, in about a third of a second.
         """
         stats: dict[str, Any] = {**call_core(self._engine.stats), **self._results.log.summary()}
         stats["kv_usage"] = 1 - stats["num_free_pages"] / max(stats["num_pages"], 1)
@@ -471,7 +502,10 @@ class LLM(StaysHere, LabCalls, ModelRows):
 
     def __repr__(self) -> str:
         info = self.model_info
-        return f"LLM({Path(info.path).name}, {info.architecture}, {info.weight_bytes / 1e6:.0f} MB, {self._table}, max_model_len={info.max_model_len})"
+        return (
+            f"LLM({Path(info.path).name}, {info.architecture}, {info.weight_bytes / 1e6:.0f} MB, {self._table},"
+            f" max_model_len={info.max_model_len})"
+        )
 
     # --- inner
 

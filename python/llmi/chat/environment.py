@@ -1,4 +1,5 @@
-"""The environment that chat templates are compiled for: jinja2's immutable sandbox with what transformers adds. The one place that knows jinja2.
+"""The environment that chat templates are compiled for: jinja2's immutable sandbox with what transformers adds. The one place that knows
+jinja2.
 
 It is loaded in the process that renders templates, see worker.py.
 """

@@ -57,8 +57,15 @@ def _start(worker: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-s", "-S", "-P", "-c", _BOOT, str(Path(__file__).parent.parent), worker, *paths]
     try:
         return subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0, env=environment, cwd="/", start_new_session=True
-        )  # fmt: skip
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            env=environment,
+            cwd="/",
+            start_new_session=True,
+        )
     except OSError as error:
         raise ChatTemplateError(f"the process that renders chat templates cannot be started: {sys.executable}: {error.strerror}") from None
 

@@ -60,7 +60,8 @@ class Rendered:
 def special_pattern(texts: Iterable[str]) -> re.Pattern[str] | None:
     """Matches any of the special tokens, the longest that there is at a place.
 
-    It branches by characters, as a tree: one after the other, thousands of tokens with the same beginning would be tried at each place that has it.
+    It branches by characters, as a tree: one after the other, thousands of tokens with the same beginning would be tried at each place that
+    has it.
     """
     tree: dict[str, Any] = {}
     texts = [*texts]
@@ -236,8 +237,8 @@ def render(
 ) -> Rendered:
     """Renders a chat.
 
-    The name of a special token in a message, a tool or a document is text. In an assistant's message it is the token, as the model wrote it there,
-    unless it begins or ends a turn: no message forges another.
+    The name of a special token in a message, a tool or a document is text. In an assistant's message it is the token, as the model wrote it
+    there, unless it begins or ends a turn: no message forges another.
 
     Parameters
     ----------
@@ -274,9 +275,14 @@ def render(
     asked = [name for name, value in arguments.items() if value is not None and value != [] and value != {}]
     asked += ["strftime_now"] if "strftime_now" in (kwargs or {}) else []
     request = {
-        "template": template, "messages": chat, "kwargs": arguments, "clock": clock, "asked": asked, "continue_final_message": continue_final_message,
+        "template": template,
+        "messages": chat,
+        "kwargs": arguments,
+        "clock": clock,
+        "asked": asked,
+        "continue_final_message": continue_final_message,
         "variables": {**special_tokens, "add_generation_prompt": add_generation_prompt},
-    }  # fmt: skip
+    }
     answer = _ask(request, path, is_own)
     text, spans = answer["text"], answer["spans"]
     if spans is None and pattern is not None:
@@ -340,7 +346,8 @@ def _pieces(
     turn_ends: Collection[str],
     marks: Collection[str] = (),
 ) -> list[tuple[str, bool]]:
-    """The text cut around each special token that is content, or half content: that becomes text. trusted: letters of the assistant's messages."""
+    """The text cut around each special token that is content, or half content: that becomes text. trusted: letters of the assistant's
+    messages."""
     if pattern is None or not spans:
         return [(text, True)] if text else []
     starts = [span[0] for span in spans]
@@ -365,7 +372,8 @@ def _pieces(
             continue
         if UNKNOWN in found:
             raise ChatTemplateError(
-                f"{path}: the chat template changes a text that holds {match.group()!r} in a way that cannot be followed: it could become a special token",
+                f"{path}: the chat template changes a text that holds {match.group()!r} in a way that cannot be followed: it could become a"
+                " special token",
                 path,
             )
         # A token of the template's that begins inside this one stays a token.

@@ -85,7 +85,8 @@ def of_gguf(metadata: Mapping[str, Any], path: Path) -> dict[str, str]:
 
 
 def choose(templates: Mapping[str, str], arguments: Mapping[str, Any], path: Path) -> str:
-    """The template for a call with these arguments: "tool_use" for tools, "rag" for documents that the default does not use, else "default"."""
+    """The template for a call with these arguments: "tool_use" for tools, "rag" for documents that the default does not use, else
+    "default"."""
     if arguments.get("tools") is not None and "tool_use" in templates:
         return templates["tool_use"]
     default = templates.get(DEFAULT)

@@ -1,9 +1,9 @@
 """Strings that remember where each of their characters came from, so that what a user wrote is never taken for a template's markup.
 
 It runs in the process that renders templates. `Traced` has the value, and under `origin` one letter for each character:
-"t" the template's own text, "c" content (what a message, a tool or a document says), "a" what an assistant's message says, "f" content of the
-final message, which an answer continues, "u" unknown: content and template, mixed by an operation that does not say how. Operations give
-the same text as those of str; where they also move characters, the letters move with them.
+"t" the template's own text, "c" content (what a message, a tool or a document says), "a" what an assistant's message says, "f" content of
+the final message, which an answer continues, "u" unknown: content and template, mixed by an operation that does not say how. Operations
+give the same text as those of str; where they also move characters, the letters move with them.
 """
 
 from __future__ import annotations

@@ -20,7 +20,13 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
     """The flags of `llmi batch`."""
     parser.add_argument("input", type=Path, help="JSONL: custom_id, method, url and body in each line, as in OpenAI's batches")
     parser.add_argument("output", type=Path, help="JSONL: an answer a line. Answers that it has already are not computed again")
-    parser.add_argument("--concurrency", type=int, metavar="N", help="requests at a time (default: --max-num-seqs and a few more)", default=argparse.SUPPRESS)  # fmt: skip
+    parser.add_argument(
+        "--concurrency",
+        type=int,
+        metavar="N",
+        help="requests at a time (default: --max-num-seqs and a few more)",
+        default=argparse.SUPPRESS,
+    )
     add_engine_options(parser)
 
 

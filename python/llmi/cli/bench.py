@@ -63,7 +63,8 @@ class BenchReport:
                 lines += [f"{op:<34} {count / 1e3:>12,.1f}" for op, count in moved.items()]
             else:
                 lines.append(
-                    f"{name:<34} {moved['tiled'] / 1e6:>12,.1f}  (naive {moved['naive'] / 1e6:,.1f}, {moved['naive'] / moved['tiled']:.1f} times)"
+                    f"{name:<34} {moved['tiled'] / 1e6:>12,.1f}  (naive {moved['naive'] / 1e6:,.1f}, {moved['naive'] / moved['tiled']:.1f}"
+                    " times)"
                 )
         return "\n".join(lines)
 
@@ -199,10 +200,16 @@ def run_bench(llm: LLM, rounds: int = 3, price_per_hour: float | None = None) ->
     values = interleave({"read bandwidth GB/s": ceilings.probe, **works}, rounds) | ceilings.arithmetic()
     results = {name: summary(entries) for name, entries in values.items()}
     facts = {
-        "model": llm.model_info.path.rsplit("/", 1)[-1], "numerics_id": llm.model_info.numerics_id, "weight_mb": llm.model_info.weight_bytes / 1e6,
-        "threads": threads, "cpu": _core.system_info()["cpu"], "table": llm._table, "python": platform.python_version(), "rounds": rounds,
+        "model": llm.model_info.path.rsplit("/", 1)[-1],
+        "numerics_id": llm.model_info.numerics_id,
+        "weight_mb": llm.model_info.weight_bytes / 1e6,
+        "threads": threads,
+        "cpu": _core.system_info()["cpu"],
+        "table": llm._table,
+        "python": platform.python_version(),
+        "rounds": rounds,
         "seconds": time.time() - started,
-    }  # fmt: skip
+    }
     metered = {name: work.joules_per_token for name, work in works.items() if isinstance(work, Metered)}
     for name, joules in metered.items():
         if joules:

@@ -1,4 +1,5 @@
-"""Bytes that a model's attention moves, naive and in tiles, and bytes that each fused op saves: arithmetic on the model's numbers, no measurement."""
+"""Bytes that a model's attention moves, naive and in tiles, and bytes that each fused op saves: arithmetic on the model's numbers, no
+measurement."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ _FLOAT = 4
 def attention_bytes(config: _core._ModelConfig, num_tokens: int, kv_cache_dtype: str) -> dict[str, int]:
     """Bytes between ops and memory in the attention of a prefill of num_tokens tokens, all layers together, each access counted once.
 
-    naive: scores of all pairs are written and read, then their softmax is; K and V are read once. tiled: the kernels' order. A task of TASK_QUERIES
-    queries reads the K and V that its last one sees, and scores stay in registers and the nearest cache.
+    naive: scores of all pairs are written and read, then their softmax is; K and V are read once. tiled: the kernels' order. A task of
+    TASK_QUERIES queries reads the K and V that its last one sees, and scores stay in registers and the nearest cache.
     """
     heads, kv_heads, layers = config["num_heads"], config["num_kv_heads"], config["num_layers"]
     group = heads // kv_heads

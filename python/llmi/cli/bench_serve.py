@@ -42,16 +42,22 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
         shown = text if defaults[name] is None or "(default" in text else f"{text} (default: {defaults[name]})"
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=argparse.SUPPRESS, help=shown)
     parser.add_argument(
-        "--max-concurrency", type=_counts, metavar="N[,N...]", default=argparse.SUPPRESS,
+        "--max-concurrency",
+        type=_counts,
+        metavar="N[,N...]",
+        default=argparse.SUPPRESS,
         help="most in flight; without --request-rate: the closed loop. Several, as 1,2,4,8: a run for each, with one table and one picture",
-    )  # fmt: skip
+    )
     parser.add_argument("--endpoint", choices=tuple(ENDPOINTS), default="chat", help="what is called")
     parser.add_argument("--ignore-eos", action="store_true", help="answers have exactly --output-len tokens (a field of vLLM's and llmi's)")
     parser.add_argument("--no-stream", action="store_true", help="answers come in one: TTFT is then the whole time, and there is no TPOT")
     parser.add_argument(
-        "--goodput", nargs="+", metavar="NAME:MS", default=argparse.SUPPRESS,
+        "--goodput",
+        nargs="+",
+        metavar="NAME:MS",
+        default=argparse.SUPPRESS,
         help="bounds for goodput: ttft:1000 tpot:100 e2el:5000 (default: tpot:125, 8 tokens a second, as fast as people read)",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--api-key-file", type=Path, default=argparse.SUPPRESS, help="a file that holds the key (else the variable OPENAI_API_KEY)"
     )
@@ -102,10 +108,15 @@ def bench_serve(arguments: argparse.Namespace) -> int:
     given = {name: getattr(arguments, name) for name, _, _ in _FLAGS if hasattr(arguments, name)}
     concurrencies: list[int] = getattr(arguments, "max_concurrency", [])
     settings = LoadSettings(
-        arguments.url, endpoint=arguments.endpoint, ignore_eos=arguments.ignore_eos, stream=not arguments.no_stream,
-        goodput=_bounds(arguments.goodput) if hasattr(arguments, "goodput") else None, api_key=_key(arguments),
-        max_concurrency=concurrencies[0] if concurrencies else None, **given,
-    )  # fmt: skip
+        arguments.url,
+        endpoint=arguments.endpoint,
+        ignore_eos=arguments.ignore_eos,
+        stream=not arguments.no_stream,
+        goodput=_bounds(arguments.goodput) if hasattr(arguments, "goodput") else None,
+        api_key=_key(arguments),
+        max_concurrency=concurrencies[0] if concurrencies else None,
+        **given,
+    )
     for name in ("output", "plot"):
         if hasattr(arguments, name):
             check_output(getattr(arguments, name), name)

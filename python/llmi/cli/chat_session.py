@@ -145,8 +145,8 @@ class ChatSession:
                 return ids, first, self.params
         if len(ids) >= limit:
             raise InvalidParamsError(
-                f"with the system message and the template's own, this message has {len(ids):,} tokens; the context holds {limit:,}, of which"
-                " an answer needs one",
+                f"with the system message and the template's own, this message has {len(ids):,} tokens; the context holds {limit:,}, of"
+                " which an answer needs one",
                 "prompt",
             )
         left = limit - len(ids)
@@ -162,8 +162,8 @@ class ChatSession:
         times = [f"first token after {first * 1000:,.0f} ms"] if first is not None else []
         times += [f"then {1 / gap:,.1f} tokens/s"] if gap else []
         return (
-            f"prompt {num_prompt:,} tokens ({output.num_cached_tokens:,} of them cached), answer {num_tokens:,}; {'; '.join(times) or 'no token'};"
-            f" context {num_prompt + num_tokens:,} of {limit:,} tokens; seed {output.seed}"
+            f"prompt {num_prompt:,} tokens ({output.num_cached_tokens:,} of them cached), answer {num_tokens:,};"
+            f" {'; '.join(times) or 'no token'}; context {num_prompt + num_tokens:,} of {limit:,} tokens; seed {output.seed}"
         )
 
     # --- commands

@@ -13,7 +13,13 @@ from llmi.errors import InvalidParamsError
 def add_conformance_options(parser: argparse.ArgumentParser) -> None:
     """The flags of `llmi conformance`."""
     parser.add_argument("url", help="http://HOST:PORT of the server")
-    parser.add_argument("--profile", action="append", metavar="NAME", default=argparse.SUPPRESS, help="core, stream, errors, limits, structured, tools, determinism, anthropic or responses; may be repeated (default: all)")  # fmt: skip
+    parser.add_argument(
+        "--profile",
+        action="append",
+        metavar="NAME",
+        default=argparse.SUPPRESS,
+        help="core, stream, errors, limits, structured, tools, determinism, anthropic or responses; may be repeated (default: all)",
+    )
     parser.add_argument("-m", "--model", default=argparse.SUPPRESS, help="as the server names it (default: its first)")
     parser.add_argument("--junit", type=Path, metavar="FILE", default=argparse.SUPPRESS, help="write the results here, as JUnit's XML")
     parser.add_argument("--list", action="store_true", help="print the cases and end")

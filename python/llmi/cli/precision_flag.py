@@ -12,6 +12,8 @@ def add_activation_bits(parser: argparse._ActionsContainer) -> None:
         type=int,
         choices=(8, 16),
         default=argparse.SUPPRESS,
-        help="what quantised layers round their inputs to (default: 16, with nearly the answers of fp32 arithmetic; 8 is the fast setting: batches"
-        " and prompts take about two thirds of the time)",
+        help=(
+            "what quantised layers round their inputs to (default: 16, with nearly the answers of fp32 arithmetic; 8 is the fast setting:"
+            " batches and prompts take about two thirds of the time)"
+        ),
     )

@@ -63,7 +63,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """The flags that name models and say how their engines run."""
     unset: dict[str, Any] = {"default": argparse.SUPPRESS}
-    parser.add_argument("-m", "--model", action="append", metavar="[NAME=]MODEL", help="a model, under a name of its own; may be given several times", **unset)  # fmt: skip
+    parser.add_argument(
+        "-m",
+        "--model",
+        action="append",
+        metavar="[NAME=]MODEL",
+        help="a model, under a name of its own; may be given several times",
+        **unset,
+    )
     engine = parser.add_argument_group("engines (of all models)")
     engine.add_argument("--dtype", default="auto", choices=("auto", "float32", "float16", "bfloat16"), help="type of the weights")
     engine.add_argument("--quantization", choices=("q8_0", "q4_0"), help="quantise weights as they are loaded", **unset)
@@ -79,11 +86,19 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         help="size of the KV cache (default: half of the memory that is free when the model is loaded)",
         **unset,
     )
-    engine.add_argument("--speculative-config", metavar="JSON", help='drafts of all requests, as in {"method": "ngram", "num_speculative_tokens": 3}', **unset)  # fmt: skip
+    engine.add_argument(
+        "--speculative-config",
+        metavar="JSON",
+        help='drafts of all requests, as in {"method": "ngram", "num_speculative_tokens": 3}',
+        **unset,
+    )
     engine.add_argument("--chat-template", metavar="FILE", help="a chat template instead of the model's own", **unset)
     engine.add_argument(
-        "--num-threads", metavar="N[,N]", help="threads, divided among the models, or one number for each (default: the CPUs that this process may use)", **unset
-    )  # fmt: skip
+        "--num-threads",
+        metavar="N[,N]",
+        help="threads, divided among the models, or one number for each (default: the CPUs that this process may use)",
+        **unset,
+    )
 
 
 def threads_of(given: str | None, num_models: int) -> list[int]:
@@ -115,15 +130,24 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         raise InvalidParamsError(f"--receipts: {receipts} is no folder that can be written to", "receipts")
     uds = Path(arguments.uds) if hasattr(arguments, "uds") else None
     limits = Limits(
-        queue=arguments.max_queue, body_bytes=arguments.max_body_bytes, deadline_s=getattr(arguments, "deadline_s", None), idle_s=arguments.idle_s
-    )  # fmt: skip
+        queue=arguments.max_queue,
+        body_bytes=arguments.max_body_bytes,
+        deadline_s=getattr(arguments, "deadline_s", None),
+        idle_s=arguments.idle_s,
+    )
     if not 0 <= arguments.drain_s <= 86_400:
         raise InvalidParamsError(f"--drain-s must lie in [0, 86,400], not {arguments.drain_s:g}", "drain_s")
     settings = ServerSettings(
-        host=arguments.host, port=arguments.port, uds=uds, receipts=receipts, limits=limits, drain_s=arguments.drain_s,
+        host=arguments.host,
+        port=arguments.port,
+        uds=uds,
+        receipts=receipts,
+        limits=limits,
+        drain_s=arguments.drain_s,
         keys=Path(arguments.keys) if hasattr(arguments, "keys") else None,
-        allowed_hosts=tuple(arguments.allow_host), allowed_origins=tuple(arguments.allow_origin),
-    )  # fmt: skip
+        allowed_hosts=tuple(arguments.allow_host),
+        allowed_origins=tuple(arguments.allow_origin),
+    )
     check_reach(settings, arguments.insecure_no_keys)
     if settings.keys is not None:
         keys = read_keys(settings.keys)  # an error in the file comes before a model is loaded

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def add_train_options(parser: argparse.ArgumentParser) -> None:
     """The flags of `llmi train-heads`, apart from those of the model."""
     parser.add_argument("output", help="a folder for the heads")
-    parser.add_argument("--prompts", metavar="FILE", default=argparse.SUPPRESS, help="what the model answers, one prompt a line (default: llmi's own)")  # fmt: skip
+    parser.add_argument(
+        "--prompts", metavar="FILE", default=argparse.SUPPRESS, help="what the model answers, one prompt a line (default: llmi's own)"
+    )
     parser.add_argument("--kind", default="eagle", help="the drafter")
     parser.add_argument("--minutes", type=float, default=10.0, help="wall time, text included")
     parser.add_argument("--steps", type=int, default=argparse.SUPPRESS, help="updates, instead of minutes")
@@ -39,9 +41,15 @@ def train(arguments: argparse.Namespace, load: Callable[[argparse.Namespace], Ab
     with load(arguments) as llm:
         try:
             report = train_heads(
-                llm, arguments.output, prompts=prompts, kind=arguments.kind, steps=getattr(arguments, "steps", None),
-                minutes=arguments.minutes, seed=arguments.seed, resume=arguments.resume,
-            )  # fmt: skip
+                llm,
+                arguments.output,
+                prompts=prompts,
+                kind=arguments.kind,
+                steps=getattr(arguments, "steps", None),
+                minutes=arguments.minutes,
+                seed=arguments.seed,
+                resume=arguments.resume,
+            )
         except KeyboardInterrupt:
             note(f"llmi: interrupted; the same command with --resume goes on from the last checkpoint in {arguments.output}")
             raise

@@ -16,10 +16,22 @@ def _message(target: Target) -> Json:
 
 
 add_fields(
-    "anthropic", "message", _message,
-    {"id": (str,), "type": "message", "role": "assistant", "model": (str,), "content.0.type": "text", "content.0.text": (str,), "stop_reason": (str,),
-     "stop_sequence": (str, type(None)), "usage.input_tokens": (int,), "usage.output_tokens": (int,)},
-)  # fmt: skip
+    "anthropic",
+    "message",
+    _message,
+    {
+        "id": (str,),
+        "type": "message",
+        "role": "assistant",
+        "model": (str,),
+        "content.0.type": "text",
+        "content.0.text": (str,),
+        "stop_reason": (str,),
+        "stop_sequence": (str, type(None)),
+        "usage.input_tokens": (int,),
+        "usage.output_tokens": (int,),
+    },
+)
 
 
 def _events(target: Target, **more: Json) -> list[Json]:

@@ -22,16 +22,40 @@ add_fields(
     {"object": "list", "data.0.id": (str,), "data.0.object": "model", "data.0.created": (int,), "data.0.owned_by": (str,)},
 )
 add_fields(
-    "core", "chat", Target.chat,
-    {"id": (str,), "object": "chat.completion", "created": (int,), "model": (str,), "choices": (list,), "choices.0.index": 0, "choices.0.finish_reason": (str,),
-     "choices.0.logprobs": (dict, _NULL), "choices.0.message.role": "assistant", "choices.0.message.content": (str,),
-     "choices.0.message.refusal": (str, _NULL), **_USAGE},
-)  # fmt: skip
+    "core",
+    "chat",
+    Target.chat,
+    {
+        "id": (str,),
+        "object": "chat.completion",
+        "created": (int,),
+        "model": (str,),
+        "choices": (list,),
+        "choices.0.index": 0,
+        "choices.0.finish_reason": (str,),
+        "choices.0.logprobs": (dict, _NULL),
+        "choices.0.message.role": "assistant",
+        "choices.0.message.content": (str,),
+        "choices.0.message.refusal": (str, _NULL),
+        **_USAGE,
+    },
+)
 add_fields(
-    "core", "completion", Target.complete,
-    {"id": (str,), "object": "text_completion", "created": (int,), "model": (str,), "choices.0.index": 0, "choices.0.text": (str,),
-     "choices.0.logprobs": (dict, _NULL), "choices.0.finish_reason": (str,), **_USAGE},
-)  # fmt: skip
+    "core",
+    "completion",
+    Target.complete,
+    {
+        "id": (str,),
+        "object": "text_completion",
+        "created": (int,),
+        "model": (str,),
+        "choices.0.index": 0,
+        "choices.0.text": (str,),
+        "choices.0.logprobs": (dict, _NULL),
+        "choices.0.finish_reason": (str,),
+        **_USAGE,
+    },
+)
 
 
 @case("core", "one model by its name")

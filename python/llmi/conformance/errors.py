@@ -11,23 +11,49 @@ _HI = [{"role": "user", "content": "hi"}]
 #: Fields of a chat that are wrong, by the name that the error must give.
 #: max_tokens of -1 is no limit to LM Studio and llama.cpp, whose clients send it: no error to ask of every server.
 _FIELDS: dict[str, tuple[str, Json]] = {
-    "max_tokens as text": ("max_tokens", "3"), "max_tokens as fraction": ("max_tokens", 3.5), "max_tokens as true": ("max_tokens", True),
-    "max_tokens below 0": ("max_tokens", -2), "temperature below 0": ("temperature", -1), "temperature as text": ("temperature", "hot"),
-    "top_p above 1": ("top_p", 2), "top_p below 0": ("top_p", -0.5), "n of 0": ("n", 0), "n of a million": ("n", 1_000_000), "n as text": ("n", "2"),
-    "stop as number": ("stop", 5), "seed as text": ("seed", "x"), "stream as text": ("stream", "yes"), "presence_penalty as text": ("presence_penalty", "x"),
-    "frequency_penalty as list": ("frequency_penalty", [1]), "top_logprobs of 100,000": ("top_logprobs", 100_000), "logit_bias as list": ("logit_bias", [1]),
-    "response_format as text": ("response_format", "json"), "a field that nobody knows": ("no_such_field", 1),
-    "no messages": ("messages", []), "messages as text": ("messages", "hi"), "a message without role": ("messages", [{"content": "x"}]),
-    "a role that is a number": ("messages", [{"role": 5, "content": "x"}]), "a message that is a number": ("messages", [5]),
-    "content as number": ("messages", [{"role": "user", "content": 5}]), "a part of an unknown type": ("messages", [{"role": "user", "content": [{"type": "smell"}]}]),
-}  # fmt: skip
+    "max_tokens as text": ("max_tokens", "3"),
+    "max_tokens as fraction": ("max_tokens", 3.5),
+    "max_tokens as true": ("max_tokens", True),
+    "max_tokens below 0": ("max_tokens", -2),
+    "temperature below 0": ("temperature", -1),
+    "temperature as text": ("temperature", "hot"),
+    "top_p above 1": ("top_p", 2),
+    "top_p below 0": ("top_p", -0.5),
+    "n of 0": ("n", 0),
+    "n of a million": ("n", 1_000_000),
+    "n as text": ("n", "2"),
+    "stop as number": ("stop", 5),
+    "seed as text": ("seed", "x"),
+    "stream as text": ("stream", "yes"),
+    "presence_penalty as text": ("presence_penalty", "x"),
+    "frequency_penalty as list": ("frequency_penalty", [1]),
+    "top_logprobs of 100,000": ("top_logprobs", 100_000),
+    "logit_bias as list": ("logit_bias", [1]),
+    "response_format as text": ("response_format", "json"),
+    "a field that nobody knows": ("no_such_field", 1),
+    "no messages": ("messages", []),
+    "messages as text": ("messages", "hi"),
+    "a message without role": ("messages", [{"content": "x"}]),
+    "a role that is a number": ("messages", [{"role": 5, "content": "x"}]),
+    "a message that is a number": ("messages", [5]),
+    "content as number": ("messages", [{"role": "user", "content": 5}]),
+    "a part of an unknown type": ("messages", [{"role": "user", "content": [{"type": "smell"}]}]),
+}
 #: Bodies that are no object with a prompt or messages.
 _BODIES: dict[str, tuple[str, bytes]] = {
-    "an empty body": (CHAT, b""), "no JSON": (CHAT, b"{nonsense"), "a list": (CHAT, b"[1]"), "a number": (CHAT, b"5"), "null": (CHAT, b"null"),
-    "no UTF-8": (CHAT, b'{"model": "\xff"}'), "NaN": (CHAT, b'{"temperature": NaN}'), "100,000 brackets": (CHAT, b"[" * 100_000),
-    "bytes behind the body": (CHAT, b'{"messages": []} x'), "messages absent": (CHAT, b"{}"), "prompt absent": (COMPLETIONS, b"{}"),
+    "an empty body": (CHAT, b""),
+    "no JSON": (CHAT, b"{nonsense"),
+    "a list": (CHAT, b"[1]"),
+    "a number": (CHAT, b"5"),
+    "null": (CHAT, b"null"),
+    "no UTF-8": (CHAT, b'{"model": "\xff"}'),
+    "NaN": (CHAT, b'{"temperature": NaN}'),
+    "100,000 brackets": (CHAT, b"[" * 100_000),
+    "bytes behind the body": (CHAT, b'{"messages": []} x'),
+    "messages absent": (CHAT, b"{}"),
+    "prompt absent": (COMPLETIONS, b"{}"),
     "a lone surrogate": (CHAT, b'{"messages": [{"role": "user", "content": "\\ud800"}]}'),
-}  # fmt: skip
+}
 
 
 def error_of(reply: Reply, *statuses: int) -> Json:
@@ -71,9 +97,12 @@ for _name, (_path, _data) in _BODIES.items():
     add("errors", _name, _no_body)
 
 for _name, _method, _place, _status in (
-    ("an unknown route", "GET", "/v1/nothing", 404), ("an unknown route with a body", "POST", "/v1/nothing", 404), ("a wrong method", "DELETE", CHAT, 405),
-    ("a GET of a chat", "GET", CHAT, 405), ("an unknown model's entry", "GET", "/v1/models/no-such-model", 404),
-):  # fmt: skip
+    ("an unknown route", "GET", "/v1/nothing", 404),
+    ("an unknown route with a body", "POST", "/v1/nothing", 404),
+    ("a wrong method", "DELETE", CHAT, 405),
+    ("a GET of a chat", "GET", CHAT, 405),
+    ("an unknown model's entry", "GET", "/v1/models/no-such-model", 404),
+):
 
     def _no_route(target: Target, method: str = _method, path: str = _place, status: int = _status) -> None:
         error_of(target.send(method, path, b"{}" if method == "POST" else None), status)

@@ -28,10 +28,22 @@ def _text(answer: Json) -> str:
 
 
 add_fields(
-    "responses", "response", _response,
-    {"id": (str,), "object": "response", "created_at": (int, float), "status": (str,), "model": (str,), "output": (list,), "error": None,
-     "usage.input_tokens": (int,), "usage.output_tokens": (int,), "usage.total_tokens": (int,)},
-)  # fmt: skip
+    "responses",
+    "response",
+    _response,
+    {
+        "id": (str,),
+        "object": "response",
+        "created_at": (int, float),
+        "status": (str,),
+        "model": (str,),
+        "output": (list,),
+        "error": None,
+        "usage.input_tokens": (int,),
+        "usage.output_tokens": (int,),
+        "usage.total_tokens": (int,),
+    },
+)
 
 
 @case("responses", "there is text")

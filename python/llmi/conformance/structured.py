@@ -76,10 +76,13 @@ def no_leak(target: Target) -> None:
 
 
 for _name, _broken in {
-    "a schema that is a number": _format(5), "an unknown type": _format({"type": "smell"}), "a reference to nothing": _format({"$ref": "#/$defs/no"}),
-    "a pattern that is no regular expression": _format({"type": "string", "pattern": "["}), "an unknown kind of format": {"response_format": {"type": "poem"}},
+    "a schema that is a number": _format(5),
+    "an unknown type": _format({"type": "smell"}),
+    "a reference to nothing": _format({"$ref": "#/$defs/no"}),
+    "a pattern that is no regular expression": _format({"type": "string", "pattern": "["}),
+    "an unknown kind of format": {"response_format": {"type": "poem"}},
     "json_schema without a schema": {"response_format": {"type": "json_schema"}},
-}.items():  # fmt: skip
+}.items():
 
     def _refused(target: Target, more: Json = _broken) -> None:
         error_of(target.post(CHAT, {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, **more}), 400, 422)

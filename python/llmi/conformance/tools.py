@@ -126,10 +126,12 @@ def ids_of_turns(target: Target) -> None:
 
 for _name, _broken in {
     "a choice of an unknown tool": {"tools": [_WEATHER], "tool_choice": {"type": "function", "function": {"name": "no"}}},
-    "a choice that is no choice": {"tools": [_WEATHER], "tool_choice": "perhaps"}, "a tool without a name": {"tools": [{"type": "function", "function": {}}]},
-    "a tool of an unknown type": {"tools": [{"type": "smell"}]}, "a choice without tools": {"tool_choice": "required"},
+    "a choice that is no choice": {"tools": [_WEATHER], "tool_choice": "perhaps"},
+    "a tool without a name": {"tools": [{"type": "function", "function": {}}]},
+    "a tool of an unknown type": {"tools": [{"type": "smell"}]},
+    "a choice without tools": {"tool_choice": "required"},
     "two tools of one name": {"tools": [_WEATHER, _WEATHER]},
-}.items():  # fmt: skip
+}.items():
 
     def _refused(target: Target, more: Json = _broken) -> None:
         error_of(target.post(CHAT, {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, **more}), 400, 422)

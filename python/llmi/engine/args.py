@@ -96,10 +96,11 @@ class EngineArgs:
         """From LLM's arguments by name, each in its plain form."""
         values = {**given, "kv_cache_dtype": with_attention_dtype(given["kv_cache_dtype"], given["attention_dtype"])}
         return cls(
-            batch_runner=batch_runner, layers=layers,
+            batch_runner=batch_runner,
+            layers=layers,
             passed_on={name: values[name] for name, option in ENGINE.items() if option.passed_on},
             **{field.name: values[field.name] for field in dataclasses.fields(cls) if field.name in ENGINE},
-        )  # fmt: skip
+        )
 
     def validate(self) -> None:
         """Raise InvalidParamsError or DeviceError for values that contradict each other; each was checked for itself before."""
@@ -111,8 +112,8 @@ class EngineArgs:
             )
         if self.needs_quantized_layers and self.dtype != "auto":
             raise UnsupportedCombinationError(
-                f"activation_bits = {self.activation_bits} is for quantised layers, and dtype = {self.dtype!r} makes floats of all weights, whose"
-                " inputs are not rounded: leave one of them out",
+                f"activation_bits = {self.activation_bits} is for quantised layers, and dtype = {self.dtype!r} makes floats of all weights,"
+                " whose inputs are not rounded: leave one of them out",
                 "activation_bits",
                 "dtype",
             )
@@ -217,7 +218,8 @@ def with_attention_dtype(kv_cache_dtype: str, attention_dtype: str) -> str:
         return "bfloat16"
     if attention_dtype != "auto" and (attention_dtype == "bf16") != (kv_cache_dtype == "bfloat16"):
         raise UnsupportedCombinationError(
-            f"attention_dtype = {attention_dtype!r} does not read kv_cache_dtype = {kv_cache_dtype!r}: bf16 goes with bfloat16, float32 with all others",
+            f"attention_dtype = {attention_dtype!r} does not read kv_cache_dtype = {kv_cache_dtype!r}: bf16 goes with bfloat16, float32"
+            " with all others",
             "attention_dtype",
             "kv_cache_dtype",
         )

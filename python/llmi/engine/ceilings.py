@@ -48,7 +48,8 @@ class Rates:
         self._dots = dots_of_a_weight(info["weight_types"], info["has_quantized_layers"], args.activation_bits)
 
     def ceilings(self) -> dict[str, float]:
-        """The host's, if the model runs on it and they are known, or can be measured because no engine of this process has work; else {}."""
+        """The host's, if the model runs on it and they are known, or can be measured because no engine of this process has work; else
+        {}."""
         if not self._is_on_host:
             return {}
         states = [engine.latest_stats() for engine in list(self._engines)]
@@ -62,10 +63,13 @@ class Rates:
             return count / busy if busy else 0.0
 
         values = {
-            "generated_tokens_per_s": per_s(stats["num_generated_tokens"]), "requests_per_s": per_s(stats["num_finished_requests"]),
-            "operations_per_s": per_s(stats["num_operations"]), "read_bytes_per_s": per_s(stats["num_read_bytes"]),
-            "operations_share": math.nan, "read_bytes_share": math.nan,
-        }  # fmt: skip
+            "generated_tokens_per_s": per_s(stats["num_generated_tokens"]),
+            "requests_per_s": per_s(stats["num_finished_requests"]),
+            "operations_per_s": per_s(stats["num_operations"]),
+            "read_bytes_per_s": per_s(stats["num_read_bytes"]),
+            "operations_share": math.nan,
+            "read_bytes_share": math.nan,
+        }
         if found:
             values["operations_share"] = values["operations_per_s"] / arithmetic_ceiling(found, self._dots)[0]
             values["read_bytes_share"] = values["read_bytes_per_s"] / found["read_bytes_per_s"]

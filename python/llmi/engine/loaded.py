@@ -28,10 +28,20 @@ def model_info(
 ) -> ModelInfo:
     """The record of a loaded model: `config` as the file has it, `core` as the engine has it, num_layers those that run."""
     return ModelInfo(
-        architecture=config["architecture"], num_layers=num_layers, hidden_size=config["hidden_size"], num_heads=config["num_heads"],
-        num_kv_heads=config["num_kv_heads"], head_dim=config["head_dim"], vocab_size=config["vocab_size"], max_model_len=core["max_model_len"],
-        weight_bytes=core["weight_bytes"], kv_bytes_per_token=core["kv_bytes_per_token"], numerics_id=numerics_id, path=str(path), _digest=digest,
-    )  # fmt: skip
+        architecture=config["architecture"],
+        num_layers=num_layers,
+        hidden_size=config["hidden_size"],
+        num_heads=config["num_heads"],
+        num_kv_heads=config["num_kv_heads"],
+        head_dim=config["head_dim"],
+        vocab_size=config["vocab_size"],
+        max_model_len=core["max_model_len"],
+        weight_bytes=core["weight_bytes"],
+        kv_bytes_per_token=core["kv_bytes_per_token"],
+        numerics_id=numerics_id,
+        path=str(path),
+        _digest=digest,
+    )
 
 
 def log_loaded(
@@ -61,6 +71,17 @@ def log_loaded(
     words = f"; unpacked at load: {unpacked_text(sizes)}" if sizes else ""
     log.info(
         "loaded %s: %s, %s MB of weights (%s%s), %d threads, kernels %s, KV cache %s MB of %s (%s), max_model_len = %s (%s), %s",
-        info.path, info.architecture, f"{info.weight_bytes / 1e6:,.1f}", core["weight_types"], words, core["num_threads"], core["table"],
-        f"{num_pages * core['page_bytes'] / 1e6:,.1f}", args.kv_type, sized, f"{info.max_model_len:,}", why, info.numerics_id,
-    )  # fmt: skip
+        info.path,
+        info.architecture,
+        f"{info.weight_bytes / 1e6:,.1f}",
+        core["weight_types"],
+        words,
+        core["num_threads"],
+        core["table"],
+        f"{num_pages * core['page_bytes'] / 1e6:,.1f}",
+        args.kv_type,
+        sized,
+        f"{info.max_model_len:,}",
+        why,
+        info.numerics_id,
+    )

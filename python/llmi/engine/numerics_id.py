@@ -40,8 +40,8 @@ def numerics_id(weight_types: str, has_quantized_layers: bool, args: Arithmetic,
     quantized = _has_quantized(weight_types)
     if args.needs_quantized_layers and not has_quantized_layers:
         raise UnsupportedCombinationError(
-            f"activation_bits = {args.activation_bits} is for quantised layers, and this model's weights are {weight_types}, as dtype = {args.dtype!r}"
-            " has them: their inputs are not rounded; leave activation_bits out, or give quantization = 'q8_0' or 'q4_0'",
+            f"activation_bits = {args.activation_bits} is for quantised layers, and this model's weights are {weight_types}, as dtype ="
+            f" {args.dtype!r} has them: their inputs are not rounded; leave activation_bits out, or give quantization = 'q8_0' or 'q4_0'",
             "activation_bits",
             "dtype",
         )
@@ -56,7 +56,8 @@ def numerics_id(weight_types: str, has_quantized_layers: bool, args: Arithmetic,
         if not {ROUNDED[dtype][0] for dtype in wanted} & {*weight_types.split("+")}:
             dtypes = " or ".join(repr({"bf16": "bfloat16", "fp16": "float16"}[dtype]) for dtype in wanted)
             raise UnsupportedCombinationError(
-                f"{option} = {value} is for {' or '.join(wanted)} weights, this model has {weight_types} (dtype = {dtypes} keeps or makes them)",
+                f"{option} = {value} is for {' or '.join(wanted)} weights, this model has {weight_types} (dtype = {dtypes} keeps or makes"
+                " them)",
                 option,
                 "dtype",
             )

@@ -1,4 +1,5 @@
-"""A model file's keys, behind one set of names: config.json's. Every key that is looked up is noted, so that the unread ones can be refused."""
+"""A model file's keys, behind one set of names: config.json's. Every key that is looked up is noted, so that the unread ones can be
+refused."""
 
 from __future__ import annotations
 
@@ -12,15 +13,34 @@ Shape: TypeAlias = Sequence[int]
 
 #: Names of GGUF metadata, after the architecture's; a key that is not here is None in GGUF.
 GGUF_KEYS: Final[Mapping[str, str]] = {
-    "hidden_size": "embedding_length", "num_hidden_layers": "block_count", "num_attention_heads": "attention.head_count",
-    "num_key_value_heads": "attention.head_count_kv", "intermediate_size": "feed_forward_length", "max_position_embeddings": "context_length",
-    "rms_norm_eps": "attention.layer_norm_rms_epsilon", "layer_norm_eps": "attention.layer_norm_epsilon", "head_dim": "attention.key_length",
-    "value_head_dim": "attention.value_length", "sliding_window": "attention.sliding_window", "sliding_window_pattern": "attention.sliding_window_pattern",
-    "final_logit_softcapping": "final_logit_softcapping", "attn_logit_softcapping": "attn_logit_softcapping", "embedding_multiplier": "embedding_scale",
-    "residual_multiplier": "residual_scale", "attention_multiplier": "attention.scale", "logits_scaling": "logit_scale", "logit_scale": "logit_scale",
-    "vocab_size": "vocab_size", "use_parallel_residual": "use_parallel_residual", "num_experts": "expert_count", "temperature_scale": "attention.temperature_scale",
-    "temperature_length": "attention.temperature_length", "clip_qkv": "attention.clamp_kqv", "layer_rope_theta": "attention.rope_pattern", "max_alibi_bias": "attention.max_alibi_bias",
-}  # fmt: skip
+    "hidden_size": "embedding_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "intermediate_size": "feed_forward_length",
+    "max_position_embeddings": "context_length",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "layer_norm_eps": "attention.layer_norm_epsilon",
+    "head_dim": "attention.key_length",
+    "value_head_dim": "attention.value_length",
+    "sliding_window": "attention.sliding_window",
+    "sliding_window_pattern": "attention.sliding_window_pattern",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
+    "attention_multiplier": "attention.scale",
+    "logits_scaling": "logit_scale",
+    "logit_scale": "logit_scale",
+    "vocab_size": "vocab_size",
+    "use_parallel_residual": "use_parallel_residual",
+    "num_experts": "expert_count",
+    "temperature_scale": "attention.temperature_scale",
+    "temperature_length": "attention.temperature_length",
+    "clip_qkv": "attention.clamp_kqv",
+    "layer_rope_theta": "attention.rope_pattern",
+    "max_alibi_bias": "attention.max_alibi_bias",
+}
 
 
 class _Missing:

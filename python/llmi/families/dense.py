@@ -1,4 +1,5 @@
-"""The common part of dense decoders: sizes, tensors by role, and one LayerSpec for each layer. A card says in a Style how its family differs."""
+"""The common part of dense decoders: sizes, tensors by role, and one LayerSpec for each layer. A card says in a Style how its family
+differs."""
 
 from __future__ import annotations
 
@@ -29,30 +30,73 @@ MAX_HEADS: Final = 4096
 
 #: Names of config.json's activations.
 ACTIVATIONS: Final[Mapping[str, Activation]] = {
-    "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
-    "gelu_accurate": "gelu_tanh", "relu": "relu", "relu2": "relu2", "xielu": "xielu",
-}  # fmt: skip
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "relu2",
+    "xielu": "xielu",
+}
 
 HF_NAMES: Final = {
-    "embedding": "model.embed_tokens", "final_norm": "model.norm", "head": "lm_head", "layer": "model.layers.{}.", "query": "self_attn.q_proj",
-    "key": "self_attn.k_proj", "value": "self_attn.v_proj", "output": "self_attn.o_proj", "query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm",
-    "gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj",
-}  # fmt: skip
+    "embedding": "model.embed_tokens",
+    "final_norm": "model.norm",
+    "head": "lm_head",
+    "layer": "model.layers.{}.",
+    "query": "self_attn.q_proj",
+    "key": "self_attn.k_proj",
+    "value": "self_attn.v_proj",
+    "output": "self_attn.o_proj",
+    "query_norm": "self_attn.q_norm",
+    "key_norm": "self_attn.k_norm",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
 #: The norms that each order of a layer has; "shared": attention and MLP read one norm.
 HF_NORMS: Final[Mapping[Order, Mapping[str, str]]] = {
     "pre": {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"},
     "post": {"post_attention_norm": "post_attention_layernorm", "post_mlp_norm": "post_feedforward_layernorm"},
-    "sandwich": {"attention_norm": "input_layernorm", "post_attention_norm": "post_attention_layernorm", "mlp_norm": "pre_feedforward_layernorm",
-                 "post_mlp_norm": "post_feedforward_layernorm"},
+    "sandwich": {
+        "attention_norm": "input_layernorm",
+        "post_attention_norm": "post_attention_layernorm",
+        "mlp_norm": "pre_feedforward_layernorm",
+        "post_mlp_norm": "post_feedforward_layernorm",
+    },
     "parallel": {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"},
     "shared": {"attention_norm": "input_layernorm"},
-}  # fmt: skip
+}
 GGUF_NAMES: Final = {
-    "embedding": "token_embd", "positions": "position_embd", "embedding_norm": "token_embd_norm", "final_norm": "output_norm", "head": "output", "layer": "blk.{}.",
-    "attention_norm": "attn_norm", "qkv": "attn_qkv", "query": "attn_q", "key": "attn_k", "value": "attn_v", "output": "attn_output", "query_norm": "attn_q_norm",
-    "key_norm": "attn_k_norm", "post_attention_norm": "post_attention_norm", "mlp_norm": "ffn_norm", "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down",
-    "gate_up": "ffn_up", "post_mlp_norm": "post_ffw_norm", "sinks": "attn_sinks", "attention_output_norm": "attn_sub_norm", "mlp_inner_norm": "ffn_sub_norm",
-}  # fmt: skip
+    "embedding": "token_embd",
+    "positions": "position_embd",
+    "embedding_norm": "token_embd_norm",
+    "final_norm": "output_norm",
+    "head": "output",
+    "layer": "blk.{}.",
+    "attention_norm": "attn_norm",
+    "qkv": "attn_qkv",
+    "query": "attn_q",
+    "key": "attn_k",
+    "value": "attn_v",
+    "output": "attn_output",
+    "query_norm": "attn_q_norm",
+    "key_norm": "attn_k_norm",
+    "post_attention_norm": "post_attention_norm",
+    "mlp_norm": "ffn_norm",
+    "gate": "ffn_gate",
+    "up": "ffn_up",
+    "down": "ffn_down",
+    "gate_up": "ffn_up",
+    "post_mlp_norm": "post_ffw_norm",
+    "sinks": "attn_sinks",
+    "attention_output_norm": "attn_sub_norm",
+    "mlp_inner_norm": "ffn_sub_norm",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -174,7 +218,8 @@ def _check_token_ids(c: Config, vocab_size: int) -> None:
             if not lowest <= token < end:
                 c.refuse(
                     key,
-                    f"{c.name(key)} holds token id {int(token)}, outside [{lowest}, vocab_size = {vocab_size}{']' if end > vocab_size else ')'}",
+                    f"{c.name(key)} holds token id {int(token)}, outside [{lowest}, vocab_size ="
+                    f" {vocab_size}{']' if end > vocab_size else ')'}",
                 )
 
 

@@ -42,7 +42,8 @@ def biases_of(c: Config) -> dict[str, bool]:
     "gemma", hf="GemmaForCausalLM", gguf="gemma", defaults={"tie_word_embeddings": True, "head_dim": 256, "max_position_embeddings": 8192}
 )
 def gemma1(c: Config) -> ModelSpec:
-    """Gemma 1 and CodeGemma: a Llama with tanh-GELU and scaled embeddings. Its first files say "gelu" and mean tanh-GELU, as transformers reads them."""
+    """Gemma 1 and CodeGemma: a Llama with tanh-GELU and scaled embeddings. Its first files say "gelu" and mean tanh-GELU, as transformers
+    reads them."""
     spec = dense(c, Style(plus_one=True, activation="gelu_pytorch_tanh", biases=biases_of(c)))
     spec.embedding.scale = f32(math.sqrt(spec.hidden_size))
     for layer in spec.layers:
@@ -53,8 +54,13 @@ def gemma1(c: Config) -> ModelSpec:
     return spec
 
 
-@family("gemma2", hf="Gemma2ForCausalLM", gguf="gemma2", keys=KEYS,
-        defaults=DEFAULTS | {"max_position_embeddings": 8192, "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0})  # fmt: skip
+@family(
+    "gemma2",
+    hf="Gemma2ForCausalLM",
+    gguf="gemma2",
+    keys=KEYS,
+    defaults=DEFAULTS | {"max_position_embeddings": 8192, "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0},
+)
 def gemma2(c: Config) -> ModelSpec:
     """Gemma 2: soft caps on attention and logits, a window in every second layer."""
     spec = gemma(c, Style(order="sandwich", plus_one=True, activation="gelu_pytorch_tanh", biases=biases_of(c)), _LARGEST["gemma2"])
@@ -62,8 +68,14 @@ def gemma2(c: Config) -> ModelSpec:
     return spec
 
 
-@family("gemma3", hf="Gemma3ForCausalLM", model_type="gemma3_text", gguf="gemma3", keys=KEYS,
-        defaults=DEFAULTS | {"max_position_embeddings": 131072, "num_attention_heads": 8, "vocab_size": 262208})  # fmt: skip
+@family(
+    "gemma3",
+    hf="Gemma3ForCausalLM",
+    model_type="gemma3_text",
+    gguf="gemma3",
+    keys=KEYS,
+    defaults=DEFAULTS | {"max_position_embeddings": 131072, "num_attention_heads": 8, "vocab_size": 262208},
+)
 def gemma3(c: Config) -> ModelSpec:
     """Gemma 3, text: five local layers to one global, each kind with its rotary base; queries and keys normed by head."""
     style = Style(order="sandwich", plus_one=True, activation="gelu_pytorch_tanh", head_norms=True, biases=biases_of(c))

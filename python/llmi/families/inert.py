@@ -1,4 +1,5 @@
-"""Keys of model files that change nothing in what the decoder computes, each with the reason. A key that is neither read nor listed is refused by name."""
+"""Keys of model files that change nothing in what the decoder computes, each with the reason. A key that is neither read nor listed is
+refused by name."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _TOWER: Final = "of a part that text alone does not pass through"
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """A key by its name (* stands for any text, a leading dot for a GGUF's architecture), the values at which it changes nothing (empty: all), and for whom."""
+    """A key by its name (* stands for any text, a leading dot for a GGUF's architecture), the values at which it changes nothing (empty:
+    all), and for whom."""
 
     name: str
     reason: str
@@ -180,7 +182,7 @@ CONFIG_JSON: Final[list[Rule]] = [
     Rule("use_bidirectional_attention", _OFF, (False,)),
     Rule("hidden_act", _NEUTRAL, ("gelu_pytorch_tanh",), family="gemma3"),
     Rule("hidden_act", _NEUTRAL, ("gelu_pytorch_tanh",), family="gemma2"),
-]  # fmt: skip
+]
 #: Keys of the other models, in files where the text model is one among others.
 TOWERS: Final[list[Rule]] = [
     Rule("vision_config", _TOWER),

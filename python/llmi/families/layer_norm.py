@@ -12,10 +12,27 @@ from llmi.families.parallel import EVERYWHERE, NO_GROUPS
 from llmi.families.registry import family
 from llmi.families.spec import ModelSpec, NormSpec
 
-GPT2_KEYS = {"hidden_size": "n_embd", "max_position_embeddings": "n_positions", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
-             "intermediate_size": "n_inner", "hidden_act": "activation_function", "layer_norm_eps": "layer_norm_epsilon"}  # fmt: skip
-GPT2_NAMES = {"embedding": "transformer.wte", "positions": "transformer.wpe", "final_norm": "transformer.ln_f", "layer": "transformer.h.{}.", "attention_norm": "ln_1",
-              "mlp_norm": "ln_2", "qkv": "attn.c_attn", "output": "attn.c_proj", "up": "mlp.c_fc", "down": "mlp.c_proj"}  # fmt: skip
+GPT2_KEYS = {
+    "hidden_size": "n_embd",
+    "max_position_embeddings": "n_positions",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+    "intermediate_size": "n_inner",
+    "hidden_act": "activation_function",
+    "layer_norm_eps": "layer_norm_epsilon",
+}
+GPT2_NAMES = {
+    "embedding": "transformer.wte",
+    "positions": "transformer.wpe",
+    "final_norm": "transformer.ln_f",
+    "layer": "transformer.h.{}.",
+    "attention_norm": "ln_1",
+    "mlp_norm": "ln_2",
+    "qkv": "attn.c_attn",
+    "output": "attn.c_proj",
+    "up": "mlp.c_fc",
+    "down": "mlp.c_proj",
+}
 TIED = {"tie_word_embeddings": True}
 
 
@@ -74,7 +91,15 @@ def opt(c: Config) -> ModelSpec:
         "up": "fc1",
         "down": "fc2",
     }
-    top = {name: f"model.decoder.{stem}" for name, stem in {"embedding": "embed_tokens", "positions": "embed_positions", "final_norm": "final_layer_norm", "layer": "layers.{}."}.items()}  # fmt: skip
+    top = {
+        name: f"model.decoder.{stem}"
+        for name, stem in {
+            "embedding": "embed_tokens",
+            "positions": "embed_positions",
+            "final_norm": "final_layer_norm",
+            "layer": "layers.{}.",
+        }.items()
+    }
     has, has_weights = c.boolean("enable_bias", True), c.boolean("layer_norm_elementwise_affine", True)
     biases = {"qkv": has, "output": has, "mlp": has}
     style = Style(
@@ -91,15 +116,28 @@ def opt(c: Config) -> ModelSpec:
 
 
 def slopes(num_heads: int) -> list[float]:
-    """ALiBi's slopes: powers of 2^(-8 / n), n the power of two at or below the number of heads; further heads take those between. Press et al., 2022."""
+    """ALiBi's slopes: powers of 2^(-8 / n), n the power of two at or below the number of heads; further heads take those between. Press et
+    al., 2022."""
     whole = 2 ** math.floor(math.log2(num_heads))
     base, between = 2.0 ** -(2.0 ** -(math.log2(whole) - 3)), 2.0 ** -(2.0 ** -(math.log2(2 * whole) - 3))
     return [f32(base**power) for power in range(1, whole + 1)] + [f32(between**power) for power in range(1, 2 * (num_heads - whole), 2)]
 
 
-@family("bloom", hf=["BloomForCausalLM"], gguf="bloom", defaults=TIED | {"max_position_embeddings": 2048},
-        keys={"num_attention_heads": "n_head", "num_hidden_layers": "n_layer", "layer_norm_eps": "layer_norm_epsilon", "max_position_embeddings": "seq_length",
-              "hidden_size": "n_embed"} | NO_GROUPS | {"intermediate_size": ()})  # fmt: skip
+@family(
+    "bloom",
+    hf=["BloomForCausalLM"],
+    gguf="bloom",
+    defaults=TIED | {"max_position_embeddings": 2048},
+    keys={
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+        "layer_norm_eps": "layer_norm_epsilon",
+        "max_position_embeddings": "seq_length",
+        "hidden_size": "n_embed",
+    }
+    | NO_GROUPS
+    | {"intermediate_size": ()},
+)
 def bloom(c: Config) -> ModelSpec:
     """Bloom: a bias that grows with the key's position (ALiBi), and a norm of the embedding. Le Scao et al., 2022."""
     top = {"embedding": "word_embeddings", "embedding_norm": "word_embeddings_layernorm", "final_norm": "ln_f", "layer": "h.{}."}
@@ -120,13 +158,24 @@ def bloom(c: Config) -> ModelSpec:
     return spec
 
 
-@family("starcoder2", hf="Starcoder2ForCausalLM", gguf="starcoder2", keys={"layer_norm_eps": "norm_epsilon"},
-        defaults=TIED | {"num_key_value_heads": 2, "max_position_embeddings": 4096})  # fmt: skip
+@family(
+    "starcoder2",
+    hf="Starcoder2ForCausalLM",
+    gguf="starcoder2",
+    keys={"layer_norm_eps": "norm_epsilon"},
+    defaults=TIED | {"num_key_value_heads": 2, "max_position_embeddings": 4096},
+)
 def starcoder2(c: Config) -> ModelSpec:
     """StarCoder2: a window in every layer. Lozhkov et al., 2024."""
     has = bias(c, "use_bias", True)
-    style = Style(norm="layer", norm_bias=True, gated=False, activation="gelu_pytorch_tanh", biases={"qkv": has, "output": has, "mlp": has},
-                  names={"up": "mlp.c_fc", "down": "mlp.c_proj"})  # fmt: skip
+    style = Style(
+        norm="layer",
+        norm_bias=True,
+        gated=False,
+        activation="gelu_pytorch_tanh",
+        biases={"qkv": has, "output": has, "mlp": has},
+        names={"up": "mlp.c_fc", "down": "mlp.c_proj"},
+    )
     spec = dense(c, style)
     window = None if c.is_gguf else c.optional_integer("sliding_window")
     use_windows(c, spec, [FULL if window is None else SLIDING] * len(spec.layers), window)
@@ -161,8 +210,15 @@ def olmo1(c: Config) -> ModelSpec:
 @family("persimmon", hf="PersimmonForCausalLM", keys=NO_GROUPS, defaults={"max_position_embeddings": 16384})
 def persimmon(c: Config) -> ModelSpec:
     """Persimmon: queries, keys and values are stored head by head; LayerNorm of queries and keys. Elsen et al., 2023."""
-    names = {"qkv": "self_attn.query_key_value", "output": "self_attn.dense", "up": "mlp.dense_h_to_4h", "down": "mlp.dense_4h_to_h", "final_norm": "model.final_layernorm",
-             "query_norm": "self_attn.q_layernorm", "key_norm": "self_attn.k_layernorm"}  # fmt: skip
+    names = {
+        "qkv": "self_attn.query_key_value",
+        "output": "self_attn.dense",
+        "up": "mlp.dense_h_to_4h",
+        "down": "mlp.dense_4h_to_h",
+        "final_norm": "model.final_layernorm",
+        "query_norm": "self_attn.q_layernorm",
+        "key_norm": "self_attn.k_layernorm",
+    }
     normed = c.boolean("qk_layernorm", True)
     style = Style(
         norm="layer", norm_bias=True, gated=False, activation="relu2", biases=EVERYWHERE, fused_heads=True, head_norms=normed, names=names

@@ -27,10 +27,15 @@ def llama(c: Config) -> ModelSpec:
     return dense(c, Style(biases=attention_biases(c) | {"mlp": bias(c, "mlp_bias")}, gguf_pairs=True))
 
 
-@family("internlm3", hf=["InternLM3ForCausalLM", "LlamaForCausalLM"], keys={"attention_bias": "qkv_bias", "mlp_bias": "bias"},
-        defaults={"head_dim": 128, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "max_position_embeddings": 32768})  # fmt: skip
+@family(
+    "internlm3",
+    hf=["InternLM3ForCausalLM", "LlamaForCausalLM"],
+    keys={"attention_bias": "qkv_bias", "mlp_bias": "bias"},
+    defaults={"head_dim": 128, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "max_position_embeddings": 32768},
+)
 def internlm3(c: Config) -> ModelSpec:
-    """InternLM 3: a Llama with names of its own for the biases. transformers 5 writes it as a LlamaForCausalLM of its own model_type. InternLM Team, 2025."""
+    """InternLM 3: a Llama with names of its own for the biases. transformers 5 writes it as a LlamaForCausalLM of its own model_type.
+    InternLM Team, 2025."""
     biases = attention_biases(c)
     if bias(c, "mlp_bias") != biases["qkv"]:
         c.unsupported("mlp_bias", "biases of the MLP without those of attention, or the other way round (qkv_bias, bias)")
@@ -67,9 +72,14 @@ def ministral3(c: Config) -> ModelSpec:
     return spec
 
 
-@family("qwen2", hf=["Qwen2ForCausalLM", "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"],
-        model_type=["qwen2", "qwen2_vl_text", "qwen2_5_vl_text", "qwen2_vl", "qwen2_5_vl"], gguf=["qwen2", "qwen2vl"], defaults={"max_position_embeddings": 32768},
-        text_defaults=LLAMA_7B | {"intermediate_size": 22016, "num_key_value_heads": 32, "vocab_size": 151936})  # fmt: skip
+@family(
+    "qwen2",
+    hf=["Qwen2ForCausalLM", "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"],
+    model_type=["qwen2", "qwen2_vl_text", "qwen2_5_vl_text", "qwen2_vl", "qwen2_5_vl"],
+    gguf=["qwen2", "qwen2vl"],
+    defaults={"max_position_embeddings": 32768},
+    text_defaults=LLAMA_7B | {"intermediate_size": 22016, "num_key_value_heads": 32, "vocab_size": 151936},
+)
 def qwen2(c: Config) -> ModelSpec:
     """Qwen 2 and 2.5, and models distilled into them: biases of queries, keys and values. Yang et al., 2024."""
     spec = dense(c, Style(biases={"qkv": True}))
@@ -138,8 +148,18 @@ def granite(c: Config) -> ModelSpec:
     return spec
 
 
-@family("granite_swa", hf="GraniteSWAForCausalLM", gguf="granite_swa",
-        defaults={"rms_norm_eps": 1e-5, "tie_word_embeddings": True, "num_key_value_heads": 4, "max_position_embeddings": 8192, "sliding_window": 128})  # fmt: skip
+@family(
+    "granite_swa",
+    hf="GraniteSWAForCausalLM",
+    gguf="granite_swa",
+    defaults={
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": True,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 8192,
+        "sliding_window": 128,
+    },
+)
 def granite_swa(c: Config) -> ModelSpec:
     """Granite with windows, attention sinks and a rotary base of its own in each layer; a base of 0 means no rotation."""
     style = Style(biases=attention_biases(c) | {"mlp": bias(c, "mlp_bias")}, gguf_pairs=True, names={"sinks": "self_attn.sinks"})
@@ -167,8 +187,18 @@ def helium(c: Config) -> ModelSpec:
     return dense(c, Style(pairs=True, biases={"qkv": bias(c, "attention_bias"), "mlp": bias(c, "mlp_bias")}), theta=100000.0)
 
 
-@family("ernie4_5", hf=["Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"], gguf="ernie4_5",
-        defaults={"head_dim": 128, "rms_norm_eps": 1e-5, "num_key_value_heads": 2, "max_position_embeddings": 131072, "tie_word_embeddings": True})  # fmt: skip
+@family(
+    "ernie4_5",
+    hf=["Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"],
+    gguf="ernie4_5",
+    defaults={
+        "head_dim": 128,
+        "rms_norm_eps": 1e-5,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 131072,
+        "tie_word_embeddings": True,
+    },
+)
 def ernie4_5(c: Config) -> ModelSpec:
     """ERNIE 4.5, dense: interleaved rotation."""
     has = bias(c, "use_bias")

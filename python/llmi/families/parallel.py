@@ -22,8 +22,14 @@ EVERYWHERE = {"qkv": True, "output": True, "mlp": True}
 )
 def gpt_neox(c: Config) -> ModelSpec:
     """GPT-NeoX and Pythia: two norms side by side, a quarter of each head rotated. Black et al., 2022."""
-    layer = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm", "qkv": "attention.query_key_value", "output": "attention.dense",
-             "up": "mlp.dense_h_to_4h", "down": "mlp.dense_4h_to_h"}  # fmt: skip
+    layer = {
+        "attention_norm": "input_layernorm",
+        "mlp_norm": "post_attention_layernorm",
+        "qkv": "attention.query_key_value",
+        "output": "attention.dense",
+        "up": "mlp.dense_h_to_4h",
+        "down": "mlp.dense_4h_to_h",
+    }
     names = layer | {
         "embedding": "gpt_neox.embed_in",
         "final_norm": "gpt_neox.final_layer_norm",
@@ -32,14 +38,35 @@ def gpt_neox(c: Config) -> ModelSpec:
     }
     has, is_parallel = bias(c, "attention_bias", True), c.boolean("use_parallel_residual", True)
     biases = {"qkv": has, "output": has, "mlp": True}
-    style = Style(norm="layer", norm_bias=True, order="parallel" if is_parallel else "pre", gated=False, activation="gelu", fused_heads=True, biases=biases, names=names)  # fmt: skip
+    style = Style(
+        norm="layer",
+        norm_bias=True,
+        order="parallel" if is_parallel else "pre",
+        gated=False,
+        activation="gelu",
+        fused_heads=True,
+        biases=biases,
+        names=names,
+    )
     spec = dense(c, style, partial=0.25)
     spec.ignored_tensors += ["gpt_neox.layers.*.attention.bias", "gpt_neox.layers.*.attention.masked_bias"]
     return spec
 
 
-@family("gptj", hf="GPTJForCausalLM", gguf="gptj", keys={"hidden_size": "n_embd", "max_position_embeddings": "n_positions", "num_attention_heads": "n_head",
-        "num_hidden_layers": "n_layer", "intermediate_size": "n_inner", "hidden_act": "activation_function", "layer_norm_eps": "layer_norm_epsilon"})  # fmt: skip
+@family(
+    "gptj",
+    hf="GPTJForCausalLM",
+    gguf="gptj",
+    keys={
+        "hidden_size": "n_embd",
+        "max_position_embeddings": "n_positions",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+        "intermediate_size": "n_inner",
+        "hidden_act": "activation_function",
+        "layer_norm_eps": "layer_norm_epsilon",
+    },
+)
 def gptj(c: Config) -> ModelSpec:
     """GPT-J: one norm, interleaved rotation of a part of each head, a bias of the head. Wang and Komatsuzaki, 2021."""
     layer = {
@@ -74,8 +101,14 @@ def gptj(c: Config) -> ModelSpec:
 @family("phi", hf="PhiForCausalLM", gguf="phi2")
 def phi(c: Config) -> ModelSpec:
     """Phi 1, 1.5 and 2: one norm, half of each head rotated, biases everywhere. Li et al., 2023."""
-    names = {"output": "self_attn.dense", "up": "mlp.fc1", "down": "mlp.fc2", "final_norm": "model.final_layernorm", "query_norm": "self_attn.q_layernorm",
-             "key_norm": "self_attn.k_layernorm"}  # fmt: skip
+    names = {
+        "output": "self_attn.dense",
+        "up": "mlp.fc1",
+        "down": "mlp.fc2",
+        "final_norm": "model.final_layernorm",
+        "query_norm": "self_attn.q_layernorm",
+        "key_norm": "self_attn.k_layernorm",
+    }
     normed = c.boolean("qk_layernorm", False)
     style = Style(
         norm="layer",

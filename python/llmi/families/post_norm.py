@@ -50,7 +50,8 @@ def olmo3(c: Config) -> ModelSpec:
     defaults={"rms_norm_eps": 1e-5, "sliding_window": 4096, "sliding_window_pattern": 4},
 )
 def exaone4(c: Config) -> ModelSpec:
-    """EXAONE 4, and the text model of 4.5: norms after each block; where there are windows, only their layers are rotated. LG AI Research, 2025."""
+    """EXAONE 4, and the text model of 4.5: norms after each block; where there are windows, only their layers are rotated. LG AI Research,
+    2025."""
     spec = dense(c, Style(order="post", head_norms=True))
     window, number = c.optional_integer("sliding_window") or None, len(spec.layers)
     kinds = [FULL] * number

@@ -15,10 +15,13 @@ KEYS: Final = ("quantization_config", "compression_config")
 _TAKE: Final = "take the model's unquantised safetensors, or a GGUF file of it"
 #: Other files of a folder that describe quantised weights, with the ends of their tensors' names.
 _OTHERS: Final = {
-    "quantize_config.json": (".qweight", "AutoGPTQ's description of GPTQ or AWQ weights, which config.json does not repeat: give its content, with its"
-                             ' quant_method: hf_overrides={"quantization_config": {"quant_method": "gptq", ...}}'),
+    "quantize_config.json": (
+        ".qweight",
+        "AutoGPTQ's description of GPTQ or AWQ weights, which config.json does not repeat: give its content, with its"
+        ' quant_method: hf_overrides={"quantization_config": {"quant_method": "gptq", ...}}',
+    ),
     "hf_quant_config.json": (".weight_scale", f"NVIDIA ModelOpt's description of fp8 or NVFP4 weights, which llmi does not read: {_TAKE}"),
-}  # fmt: skip
+}
 
 
 def description_of(values: Mapping[str, Value], source: str, files: _core.ModelFiles) -> str:

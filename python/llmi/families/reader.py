@@ -1,4 +1,5 @@
-"""From the files of a model to its spec: the overrides, the family's card, and the rule that every key is read, known to change nothing, or refused."""
+"""From the files of a model to its spec: the overrides, the family's card, and the rule that every key is read, known to change nothing, or
+refused."""
 
 from __future__ import annotations
 
@@ -26,8 +27,16 @@ _MAX_CONFIG_BYTES: Final = 1 << 22
 _ARGUMENT: Final = "hf_overrides"
 #: Names of tensors of the other models, in files where the text model is one among others.
 _TOWER_TENSORS: Final = (
-    "*vision_*", "*visual.*", "*audio_*", "*multi_modal_projector.*", "*embed_vision.*", "*embed_audio.*", "*aligner.*", "*connector.*", "*image_newline",
-)  # fmt: skip
+    "*vision_*",
+    "*visual.*",
+    "*audio_*",
+    "*multi_modal_projector.*",
+    "*embed_vision.*",
+    "*embed_audio.*",
+    "*aligner.*",
+    "*connector.*",
+    "*image_newline",
+)
 
 
 def spec_of(files: _core.ModelFiles, overrides: str = "", max_model_len: int | None = None) -> ModelSpec:
@@ -37,8 +46,8 @@ def spec_of(files: _core.ModelFiles, overrides: str = "", max_model_len: int | N
     ----------
     files : ModelFiles
     overrides : str
-        hf_overrides as JSON: a value replaces the file's whole value, and null removes the key; keys are those of config.json or of GGUF metadata. A key may
-        also be a name of tensors, in which * stands for any text: null leaves these out.
+        hf_overrides as JSON: a value replaces the file's whole value, and null removes the key; keys are those of config.json or of GGUF
+        metadata. A key may also be a name of tensors, in which * stands for any text: null leaves these out.
     max_model_len : int, optional
         The context of the engine, which chooses among a model's rotary tables; the model's own length, if it is not given.
 
@@ -244,7 +253,8 @@ class Reading:
             raise InvalidParamsError(f"hf_overrides sets '{key}', which no reader of this model needs{why}", _ARGUMENT)
 
     def _refuse_unread(self, c: Config, reason_of: Reason, card: Card, architecture: str, own: Mapping[str, Value]) -> None:
-        """Raises UnsupportedModelError that names all keys that are neither read nor inert. own: a text model's keys, which transformers 4.52 writes at the top, too."""
+        """Raises UnsupportedModelError that names all keys that are neither read nor inert. own: a text model's keys, which transformers
+        4.52 writes at the top, too."""
         unknown: list[tuple[str, Value]] = []
         for name, value in c.unread().items():
             is_tokenizers = bool(architecture) and name.startswith("tokenizer.")
@@ -260,8 +270,8 @@ class Reading:
         more = f" and {len(unknown) - _MOST_NAMED} more" if len(unknown) > _MOST_NAMED else ""
         nulls = ", ".join(f"{json.dumps(name)}: None" for name, _ in unknown[:_MOST_NAMED])
         raise UnsupportedModelError(
-            f"{self.source}: the {card.name} family does not read {shown}{more}: the numbers might be wrong without it. If you know that it changes nothing, load the"
-            f" model without it: hf_overrides={{{nulls}}}",
+            f"{self.source}: the {card.name} family does not read {shown}{more}: the numbers might be wrong without it. If you know that it"
+            f" changes nothing, load the model without it: hf_overrides={{{nulls}}}",
             self.source,
             unknown[0][0],
         )

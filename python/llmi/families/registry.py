@@ -178,8 +178,8 @@ def known_architectures() -> list[str]:
 def refuse_unknown(source: str, name: str) -> ModelFileError:
     """The error for an architecture without a card."""
     return UnsupportedModelError(
-        f"{source}: unknown architecture '{name}' (llmi runs: {', '.join(dict.fromkeys(known_architectures()))}). If its layers are made of parts that"
-        " llmi has, a card of a few lines teaches it the family: llmi.register_family (docs/models.md)",
+        f"{source}: unknown architecture '{name}' (llmi runs: {', '.join(dict.fromkeys(known_architectures()))}). If its layers are made of"
+        " parts that llmi has, a card of a few lines teaches it the family: llmi.register_family (docs/models.md)",
         source,
         "architecture",
     )

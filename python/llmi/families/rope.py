@@ -1,7 +1,8 @@
 """Rotary tables of all families: config.json's of transformers 4 and 5, and GGUF's.
 
-A model with two tables for lengths (longrope, dynamic NTK) gets one for the whole engine, by max_model_len, and the choice is named. transformers changes the table
-when a text grows past the original length, so its logits of shorter texts differ from an engine's that was opened for long ones.
+A model with two tables for lengths (longrope, dynamic NTK) gets one for the whole engine, by max_model_len, and the choice is named.
+transformers changes the table when a text grows past the original length, so its logits of shorter texts differ from an engine's that was
+opened for long ones.
 
 Sources: Su et al., RoFormer, 2021; Peng et al., YaRN, 2023; Ding et al., LongRoPE, 2024; transformers, modeling_rope_utils.py.
 """

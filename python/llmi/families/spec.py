@@ -210,7 +210,10 @@ class ModelSpec:
 
     def __str__(self) -> str:
         kv = "" if self.num_kv_heads == self.num_heads else f" ({self.num_kv_heads} for keys and values)"
-        lines = [f"{self.family}: {len(self.layers)} layers of {self.hidden_size}, {self.num_heads} heads{kv} of {self.head_dim}, {self.vocab_size:,} tokens, {self.max_position:,} positions"]  # fmt: skip
+        lines = [
+            f"{self.family}: {len(self.layers)} layers of {self.hidden_size}, {self.num_heads} heads{kv} of {self.head_dim},"
+            f" {self.vocab_size:,} tokens, {self.max_position:,} positions"
+        ]
         outside = {"embedding": self.embedding, "final norm": self.final_norm, "head": self.head}
         lines += [f"  {name:12} {_text(part)}" for name, part in outside.items()]
         lines += [f"  rope {index:<7} {_text(rope)}" for index, rope in enumerate(self.ropes)]

@@ -1,4 +1,5 @@
-"""Keys of config.json that say what a family computes anyway: each with what a spec computes. At this value a key that nobody read changes nothing."""
+"""Keys of config.json that say what a family computes anyway: each with what a spec computes. At this value a key that nobody read changes
+nothing."""
 
 from __future__ import annotations
 
@@ -97,9 +98,9 @@ STATED: Final[dict[str, Callable[[ModelSpec], Value]]] = {
     "rotary_pct": _rotated_part,
     "partial_rotary_factor": _rotated_part,
     "use_sliding_window": _has_windows,
-    "sliding_window_size": lambda spec: _same(layer.attention.window for layer in spec.layers if layer.attention.window)
-    if _has_windows(spec)
-    else None,
+    "sliding_window_size": lambda spec: (
+        _same(layer.attention.window for layer in spec.layers if layer.attention.window) if _has_windows(spec) else None
+    ),
     "layer_switch": _switch,
     "order_of_interleaved_layers": lambda spec: "local_attn_first" if spec.layers[0].attention.window else None,
     "max_window_layers": lambda spec: None if _has_windows(spec) else len(spec.layers),

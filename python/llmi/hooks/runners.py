@@ -264,9 +264,16 @@ class RequestHooks:
             self.states[row.slot] = {}
         text = row.output_text.decode("utf-8", "replace")
         return TokenContext(
-            request_id=self.request_id, index=row.sample_index, token_ids=row.token_ids, prompt_len=row.prompt_len, text=self.prompt_text + text,
-            output_text=text, logits=logits, sampling_params=self.params, state=self.states[row.slot],
-        )  # fmt: skip
+            request_id=self.request_id,
+            index=row.sample_index,
+            token_ids=row.token_ids,
+            prompt_len=row.prompt_len,
+            text=self.prompt_text + text,
+            output_text=text,
+            logits=logits,
+            sampling_params=self.params,
+            state=self.states[row.slot],
+        )
 
     def process(self, row: _core.HookRow, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         """All processors in turn; returns the row of logits. row.batched: the engine-wide processors have had it."""

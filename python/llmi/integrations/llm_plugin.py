@@ -1,6 +1,7 @@
 """llmi's models for the command line tool `llm`: `pip install llm llmi`, then `llm -m llmi "a question"`, or `llm -m llmi/NAME`.
 
-The tool finds this module by its entry point. Text and schemas are offered; what else a prompt holds (tools, attachments) the tool itself refuses.
+The tool finds this module by its entry point. Text and schemas are offered; what else a prompt holds (tools, attachments) the tool itself
+refuses.
 """
 
 from __future__ import annotations

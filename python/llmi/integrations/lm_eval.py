@@ -1,8 +1,8 @@
 """llmi as a model of lm-evaluation-harness, under the name "llmi".
 
-`python -m llmi.integrations.lm_eval run --model llmi --model_args pretrained=PATH --tasks ...` is the harness' own command with the name known to it;
-in Python, importing this module makes it known. The arithmetic is that of the harness' `local-completions`: the same tokens are scored in the same windows and
-summed in the same order, so that numbers in process and through `llmi serve` are equal, bit for bit.
+`python -m llmi.integrations.lm_eval run --model llmi --model_args pretrained=PATH --tasks ...` is the harness' own command with the name
+known to it; in Python, importing this module makes it known. The arithmetic is that of the harness' `local-completions`: the same tokens
+are scored in the same windows and summed in the same order, so that numbers in process and through `llmi serve` are equal, bit for bit.
 """
 
 from __future__ import annotations
@@ -63,9 +63,16 @@ class LlmiLM(TemplateLM):  # type: ignore[misc]  # the harness has no types here
     """
 
     def __init__(
-        self, pretrained: str | None = None, *, max_length: int | None = None, max_gen_toks: int = _DEFAULT_TOKENS, add_bos_token: bool = False,
-        seed: int = 1234, batch_size: object = None, **engine_args: object,
-    ) -> None:  # fmt: skip
+        self,
+        pretrained: str | None = None,
+        *,
+        max_length: int | None = None,
+        max_gen_toks: int = _DEFAULT_TOKENS,
+        add_bos_token: bool = False,
+        seed: int = 1234,
+        batch_size: object = None,
+        **engine_args: object,
+    ) -> None:
         super().__init__()
         engine_args.pop("max_batch_size", None)
         if engine_args.get("device", "") is None:
@@ -155,7 +162,8 @@ class LlmiLM(TemplateLM):  # type: ignore[misc]  # the harness has no types here
             room = self.max_length - num_tokens
             if room < 1:
                 raise InvalidParamsError(
-                    f"max_gen_toks = {num_tokens:,} leaves no room for a context: max_length = {self.max_length + 1:,}; give less, or a longer max_length",
+                    f"max_gen_toks = {num_tokens:,} leaves no room for a context: max_length = {self.max_length + 1:,}; give less, or a"
+                    " longer max_length",
                     "max_gen_toks",
                 )
             prompts.append({"prompt_token_ids": self.tok_encode(context)[-room:]})

@@ -53,15 +53,29 @@ class LabCalls:
 
     @overload
     def run(
-        self: Session, strategy: Callable[..., Generator[Any, Any, R]], prompts: Iterable[Prompt], *, seed: int | None = None, capture: Capture | None = None,
-        on_error: Literal["raise"] = "raise", use_tqdm: bool | None = None, **kwargs: object,
-    ) -> list[R]: ...  # fmt: skip
+        self: Session,
+        strategy: Callable[..., Generator[Any, Any, R]],
+        prompts: Iterable[Prompt],
+        *,
+        seed: int | None = None,
+        capture: Capture | None = None,
+        on_error: Literal["raise"] = "raise",
+        use_tqdm: bool | None = None,
+        **kwargs: object,
+    ) -> list[R]: ...
 
     @overload
     def run(
-        self: Session, strategy: Callable[..., Generator[Any, Any, R]], prompts: Iterable[Prompt], *, seed: int | None = None, capture: Capture | None = None,
-        on_error: Literal["return"], use_tqdm: bool | None = None, **kwargs: object,
-    ) -> list[R | Exception]: ...  # fmt: skip
+        self: Session,
+        strategy: Callable[..., Generator[Any, Any, R]],
+        prompts: Iterable[Prompt],
+        *,
+        seed: int | None = None,
+        capture: Capture | None = None,
+        on_error: Literal["return"],
+        use_tqdm: bool | None = None,
+        **kwargs: object,
+    ) -> list[R | Exception]: ...
 
     def run(
         self: Session,
@@ -80,16 +94,16 @@ class LabCalls:
         ----------
         strategy : generator function
             `strategy(sequence, **kwargs)` is written for one prompt. It yields `{sequence: tokens}` to extend (sequences of
-            other LLMs too) or `Generate(...)`, and gets back what these return. What all prompts yield meets in one forward. An error of a yield is
-            raised there, where the strategy may catch it.
+            other LLMs too) or `Generate(...)`, and gets back what these return. What all prompts yield meets in one forward. An error of a
+            yield is raised there, where the strategy may catch it.
         prompts : iterable of prompts
         seed : int, optional
             Each prompt's sequence gets a seed derived from it and the prompt's index.
         capture : Capture, optional
             Inner values that each prompt's sequence keeps.
         on_error : {"raise", "return"}
-            What becomes of a prompt whose generator raises. "raise": after all others have finished its error is raised, or, of several prompts,
-            StrategyErrors, which carries errors and results. "return": the error is in the list instead of a result.
+            What becomes of a prompt whose generator raises. "raise": after all others have finished its error is raised, or, of several
+            prompts, StrategyErrors, which carries errors and results. "return": the error is in the list instead of a result.
 
         Returns
         -------

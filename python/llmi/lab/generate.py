@@ -29,8 +29,9 @@ _OPTIONS = ("speculative_config", "priority", "trace", "on_error", "parse_specia
 class Generate(Alike):
     """Yielded by a strategy: continue these prompts in the shared batch. The yield returns their Outputs.
 
-    Parameters are those of `LLM.generate`, sampling_params for each prompt and `speculative_config`, `priority`, `trace`, `on_error` and `parse_special`
-    among them. With on_error="raise" the yield raises what generate would; use_tqdm shows nothing: `LLM.run` has a bar of its own.
+    Parameters are those of `LLM.generate`, sampling_params for each prompt and `speculative_config`, `priority`, `trace`, `on_error` and
+    `parse_special` among them. With on_error="raise" the yield raises what generate would; use_tqdm shows nothing: `LLM.run` has a bar of
+    its own.
     """
 
     def __init__(self, prompts: Iterable[Prompt], sampling_params: Params | Iterable[Params] | None = None, **params: object) -> None:
@@ -41,7 +42,8 @@ class Generate(Alike):
 
 @dataclasses.dataclass(slots=True)
 class Batched:
-    """One yielded Generate. seed, first: of its prompt's sequence, and how many prompts were generated for that before; seeds are derived of them.
+    """One yielded Generate. seed, first: of its prompt's sequence, and how many prompts were generated for that before; seeds are derived
+    of them.
 
     result : its Outputs, or the error that its yield raises.
     """

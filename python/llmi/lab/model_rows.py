@@ -30,9 +30,15 @@ class ModelRows:
     """The part of LLM that shows its model."""
 
     def hidden_states(
-        self: Session, prompts: Prompt | Iterable[Prompt], layers: Iterable[int] = (-1,), *, normed: bool = False, parse_special: bool | None = None
-    ) -> list[dict[int, F32]]:  # fmt: skip
-        """Hidden states at every token of prompts. No head runs, so a row costs what a prompt's token costs; other prompts change no bit of it.
+        self: Session,
+        prompts: Prompt | Iterable[Prompt],
+        layers: Iterable[int] = (-1,),
+        *,
+        normed: bool = False,
+        parse_special: bool | None = None,
+    ) -> list[dict[int, F32]]:
+        """Hidden states at every token of prompts. No head runs, so a row costs what a prompt's token costs; other prompts change no bit of
+        it.
 
         Parameters
         ----------
@@ -73,7 +79,8 @@ class ModelRows:
 
         Returns
         -------
-        float32 array [num_rows, vocab_size], or with a shortlist (int32 ids [num_ids], float32 array [num_rows, num_ids]), the ids in their given order.
+        float32 array [num_rows, vocab_size], or with a shortlist (int32 ids [num_ids], float32 array [num_rows, num_ids]), the ids in their
+        given order.
 
         Raises
         ------
@@ -173,7 +180,10 @@ def hidden_array(hidden: object, hidden_size: int) -> F32:
     """Rows for the head as float32 [num_rows, hidden_size]. Raises InvalidParamsError."""
     rows = array_of("hidden", hidden)
     if rows.dtype.kind not in "iuf" or rows.ndim != 2 or rows.shape[1] != hidden_size:
-        raise InvalidParamsError(f"hidden must be numbers [num_rows, hidden_size] = [num_rows, {hidden_size}], not {show(hidden)} of shape {rows.shape}", "hidden")  # fmt: skip
+        raise InvalidParamsError(
+            f"hidden must be numbers [num_rows, hidden_size] = [num_rows, {hidden_size}], not {show(hidden)} of shape {rows.shape}",
+            "hidden",
+        )
     with np.errstate(over="ignore"):
         result = np.ascontiguousarray(rows, np.float32)
     finite = np.isfinite(result).all(axis=1)

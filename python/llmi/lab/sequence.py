@@ -260,10 +260,11 @@ class TokenSequence(StaysHere, HeldPrompt):
     def sample(self, sampling_params: SamplingParams | None = None, *, logits: F32 | None = None) -> int:
         """Draws the next token with this position's noise; does not append it.
 
-        What mirostat and adaptive_p remember, and `context.state`, follow the drawn token once that token is appended; `probs` changes nothing.
-        The noise is that of the sequence's seed, or of the parameters' own where they have one. max_tokens, stop_token_ids and end-of-text end
-        nothing here: the caller sees the token. What it cannot honour (n, stop, stop_regex, repetition_detection,
-        stopping_criteria) is refused. Log-probabilities are not part of what it returns: log_softmax(sequence.logits) and probs() have them.
+        What mirostat and adaptive_p remember, and `context.state`, follow the drawn token once that token is appended; `probs` changes
+        nothing. The noise is that of the sequence's seed, or of the parameters' own where they have one. max_tokens, stop_token_ids and
+        end-of-text end nothing here: the caller sees the token. What it cannot honour (n, stop, stop_regex, repetition_detection,
+        stopping_criteria) is refused. Log-probabilities are not part of what it returns: log_softmax(sequence.logits) and probs() have
+        them.
         """
         params = self._resolved(sampling_params)
         if not self._drafts:  # a draft model's sequence has all parameters of its request
@@ -385,7 +386,8 @@ class TokenSequence(StaysHere, HeldPrompt):
             )
         if params.thinking_token_budget is not None and not self._drafts:
             raise UnsupportedCombinationError(
-                "thinking_token_budget counts the tokens of a request: a sequence's tokens are your own, so count them there, or use generate",
+                "thinking_token_budget counts the tokens of a request: a sequence's tokens are your own, so count them there, or use"
+                " generate",
                 "thinking_token_budget",
                 "sequence",
             )
@@ -408,10 +410,17 @@ class TokenSequence(StaysHere, HeldPrompt):
         core = self.llm._builder.core_params(params, seed, self.llm.model_info.max_model_len)
         try:
             drawn = _core.law(
-                self.llm._engine, core, row,
-                token_ids=self.token_ids.tolist(), prompt_len=self.prompt_len, sample_index=self._sample_index, output_text=output, hooks=hooks,
-                sampler_state=memory.sampler, allowed=self._allowed(params),
-            )  # fmt: skip
+                self.llm._engine,
+                core,
+                row,
+                token_ids=self.token_ids.tolist(),
+                prompt_len=self.prompt_len,
+                sample_index=self._sample_index,
+                output_text=output,
+                hooks=hooks,
+                sampler_state=memory.sampler,
+                allowed=self._allowed(params),
+            )
         except _core.CoreError as error:
             if hooks is not None and hooks.error is not None:
                 raise hooks.error from None
@@ -516,9 +525,13 @@ def _extend(llm: Session, tokens: Mapping[TokenSequence, Iterable[int] | TokenTr
         parents = new.parents.tolist() if isinstance(new, TokenTree) else []
         wanted.append(
             _core.LabExtension(
-                sequence=sequence._core, token_ids=ids, parents=parents, is_tree=is_tree and bool(ids), wants_last=not ids and sequence._logits is None
+                sequence=sequence._core,
+                token_ids=ids,
+                parents=parents,
+                is_tree=is_tree and bool(ids),
+                wants_last=not ids and sequence._logits is None,
             )
-        )  # fmt: skip
+        )
     try:
         return _take_rows(tokens, wanted, call_core(_core.lab_extend, llm._engine, wanted))
     except LlmiError:  # the sequences are as before

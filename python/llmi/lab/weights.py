@@ -30,9 +30,9 @@ class UnknownTensorError(InvalidParamsError, KeyError):
 class Weights(StaysHere, Mapping[str, "NDArray[np.float32]"]):
     """{name: float32 array} of a model's tensors: names, shapes and order of the values are those of its files.
 
-    An array is read from the file on access, and belongs to the caller: changing it changes no model. Quantised values come as the numbers that
-    they stand for; of a quantised checkpoint, codes, scales and zeros are one matrix. What loading makes of a tensor (`dtype`, `quantization`, a head's rows
-    in another order) is not in it.
+    An array is read from the file on access, and belongs to the caller: changing it changes no model. Quantised values come as the numbers
+    that they stand for; of a quantised checkpoint, codes, scales and zeros are one matrix. What loading makes of a tensor (`dtype`,
+    `quantization`, a head's rows in another order) is not in it.
 
     Raises
     ------

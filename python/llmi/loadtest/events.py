@@ -16,7 +16,8 @@ class BadAnswer(ValueError):
 
 @dataclasses.dataclass
 class Answer:
-    """One answer. Times are of `time.perf_counter`; `token_times` has one entry for each event that brought text, or the end of an answer in one."""
+    """One answer. Times are of `time.perf_counter`; `token_times` has one entry for each event that brought text, or the end of an answer
+    in one."""
 
     text: str = ""
     finish_reason: str | None = None

@@ -14,7 +14,8 @@ PERCENTILES = (50, 90, 95, 99)
 
 
 def latencies(exchange: Exchange) -> dict[str, float]:
-    """Seconds: ttft and e2el from the intended time; tpot (2 streamed tokens or more) is the rest of the answer over its tokens after the first."""
+    """Seconds: ttft and e2el from the intended time; tpot (2 streamed tokens or more) is the rest of the answer over its tokens after the
+    first."""
     answer = exchange.answer
     first, last = answer.token_times[0], answer.token_times[-1]
     values = {"ttft": first - exchange.intended_s, "e2el": last - exchange.intended_s}
@@ -66,8 +67,8 @@ def _most_per_second(exchanges: list[Exchange], start_s: float) -> float:
 def summarize(settings: LoadSettings, exchanges: list[Exchange], start_s: float) -> dict[str, Any]:
     """Throughput, latencies and failures of one run. Any: JSON values.
 
-    `duration` goes from the start to the last byte that came. Failed requests count in `failed` and `failures`, not in latencies; a bound of
-    `goodput` is kept by a request only if it ended well. The values of single requests are in the order of the requests, as vLLM's are.
+    `duration` goes from the start to the last byte that came. Failed requests count in `failed` and `failures`, not in latencies; a bound
+    of `goodput` is kept by a request only if it ended well. The values of single requests are in the order of the requests, as vLLM's are.
     """
     good = [exchange for exchange in exchanges if has_ended_well(exchange)]
     ends = [exchange.answer.end_s for exchange in exchanges if exchange.answer.end_s]

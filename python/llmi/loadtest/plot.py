@@ -1,4 +1,5 @@
-"""Pictures of load tests (extra `plot`): of one, when requests came and how long each took; of several, latencies and goodput by concurrency."""
+"""Pictures of load tests (extra `plot`): of one, when requests came and how long each took; of several, latencies and goodput by
+concurrency."""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ class LoadTestError(LlmiError, RuntimeError):
 
 @dataclasses.dataclass
 class LoadReport:
-    """What a load test found. `values` is JSON with vLLM's field names; llmi's own additions are in `values["client"]` and `values["equality"]`."""
+    """What a load test found. `values` is JSON with vLLM's field names; llmi's own additions are in `values["client"]` and
+    `values["equality"]`."""
 
     # Any: JSON values.
     values: dict[str, Any]

@@ -44,8 +44,8 @@ class LoadSettings:
     input_len, output_len, prefix_len : int
         Words of each prompt, most tokens of each answer, words that all prompts share (a part of `input_len`). One word is about one token.
     goodput : dict, optional
-        Bounds in ms of "ttft", "tpot" and "e2el"; a request is good if it keeps all of them. Without `stream`, "e2el" alone. None: with `stream`, a
-        tpot of READING_TPOT_MS[0], at which nobody waits for the next word; without, no bound.
+        Bounds in ms of "ttft", "tpot" and "e2el"; a request is good if it keeps all of them. Without `stream`, "e2el" alone. None: with
+        `stream`, a tpot of READING_TPOT_MS[0], at which nobody waits for the next word; without, no bound.
     check : int
         The first `check` requests run alone before the load, and their answers are compared with those under load.
     timeout_s : float
@@ -82,9 +82,15 @@ class LoadSettings:
         if self.endpoint not in ENDPOINTS:
             raise bad(f"must be one of {', '.join(ENDPOINTS)}, not {self.endpoint!r}", "endpoint")
         for name, low, high in (
-            ("num_prompts", 1, 1_000_000), ("burst", 1, 100_000), ("input_len", 1, 1_000_000), ("output_len", 1, 1_000_000), ("prefix_len", 0, 1_000_000),
-            ("check", 0, 1_000_000), ("retries", 0, 100), ("seed", 0, 2**63 - 1),
-        ):  # fmt: skip
+            ("num_prompts", 1, 1_000_000),
+            ("burst", 1, 100_000),
+            ("input_len", 1, 1_000_000),
+            ("output_len", 1, 1_000_000),
+            ("prefix_len", 0, 1_000_000),
+            ("check", 0, 1_000_000),
+            ("retries", 0, 100),
+            ("seed", 0, 2**63 - 1),
+        ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
                 raise bad(f"must lie in [{low:,}, {high:,}], not {value!r}", name)

@@ -11,10 +11,17 @@ from llmi.loadtest.settings import LoadSettings
 
 #: (heading, key of a report's values, its format).
 _COLUMNS = (
-    ("users", "max_concurrency", ",d"), ("requests/s", "request_throughput", ",.2f"), ("out tok/s", "output_throughput", ",.1f"),
-    ("TTFT p50", "median_ttft_ms", ",.0f"), ("p99 ms", "p99_ttft_ms", ",.0f"), ("TPOT p50", "median_tpot_ms", ",.1f"), ("p99 ms", "p99_tpot_ms", ",.1f"),
-    ("goodput/s", "request_goodput", ",.2f"), ("good", "good_share", ".0%"), ("failed", "failed", ",d"),
-)  # fmt: skip
+    ("users", "max_concurrency", ",d"),
+    ("requests/s", "request_throughput", ",.2f"),
+    ("out tok/s", "output_throughput", ",.1f"),
+    ("TTFT p50", "median_ttft_ms", ",.0f"),
+    ("p99 ms", "p99_ttft_ms", ",.0f"),
+    ("TPOT p50", "median_tpot_ms", ",.1f"),
+    ("p99 ms", "p99_tpot_ms", ",.1f"),
+    ("goodput/s", "request_goodput", ",.2f"),
+    ("good", "good_share", ".0%"),
+    ("failed", "failed", ",d"),
+)
 
 
 @dataclasses.dataclass

@@ -1,4 +1,5 @@
-"""SHA-256 digests of files that were read before, by device, inode, size and time of change: a server that starts again need not read the model for them."""
+"""SHA-256 digests of files that were read before, by device, inode, size and time of change: a server that starts again need not read the
+model for them."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ def named_model(name: str, model: NamedModel, target: Path) -> None:
         _fetch_into(scratch, name, model, target)
     except OSError as error:
         raise ModelFileError(
-            f"{name} cannot be fetched: the cache {target.parent} cannot be made or written ({error.strerror}): set LLMI_CACHE to a folder that"
-            f" can, or put {model.file_name} there",
+            f"{name} cannot be fetched: the cache {target.parent} cannot be made or written ({error.strerror}): set LLMI_CACHE to a folder"
+            f" that can, or put {model.file_name} there",
             target,
         ) from None
     finally:
@@ -44,8 +44,8 @@ def _fetch_into(scratch: Path, name: str, model: NamedModel, target: Path) -> No
     free = shutil.disk_usage(scratch).free
     if free < model.num_bytes:
         raise ModelFileError(
-            f"{name} cannot be fetched: the disk of {target.parent} is full ({model.num_bytes / 1e6:.0f} MB are needed, {free / 1e6:.0f} MB are"
-            " free): free some, or set LLMI_CACHE to a folder elsewhere",
+            f"{name} cannot be fetched: the disk of {target.parent} is full ({model.num_bytes / 1e6:.0f} MB are needed, {free / 1e6:.0f} MB"
+            " are free): free some, or set LLMI_CACHE to a folder elsewhere",
             target,
         )
     say(f"llmi: fetching {name} ({model.num_bytes / 1e6:.0f} MB, licence: {model.licence})")

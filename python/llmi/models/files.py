@@ -15,8 +15,15 @@ from llmi.models import digest_cache
 from llmi.models.layout import find, open_input
 
 #: Further files of a directory that make tokens of texts, and texts of tokens.
-BESIDE_WEIGHTS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json", "chat_template.jinja",
-                  "chat_template.json")  # fmt: skip
+BESIDE_WEIGHTS = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "generation_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
 #: What makes tokens where there is no tokenizer.json.
 OTHER_VOCABULARIES = ("tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "merges.txt", "tiktoken.model", "qwen.tiktoken")
 _CHUNK_BYTES = 1 << 22
@@ -25,8 +32,8 @@ _CHUNK_BYTES = 1 << 22
 class ModelDigest:
     """SHA-256 of the files that were loaded, computed when it is first read; it can be pickled.
 
-    For one file it is the file's own; for several, the digest of the lines "digest  name", sorted by the names. The files are read through the descriptors that the
-    model was loaded by: they are the files of that time even if others have their names by now.
+    For one file it is the file's own; for several, the digest of the lines "digest  name", sorted by the names. The files are read through
+    the descriptors that the model was loaded by: they are the files of that time even if others have their names by now.
 
     >>> digest()
     'b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53'
@@ -86,8 +93,8 @@ class ModelDigest:
                 problem = str(from_core(error))
         if problem:
             raise ModelFileError(
-                f"{file.path}: the file was changed after it was loaded ({problem}): the digest of what was loaded can no longer be had, and without"
-                " it there is no receipt. Load the model again",
+                f"{file.path}: the file was changed after it was loaded ({problem}): the digest of what was loaded can no longer be had,"
+                " and without it there is no receipt. Load the model again",
                 file.path,
             )
         return digest.hexdigest()

@@ -18,9 +18,31 @@ from llmi.params.sampling import ALIASES, canonical
 _MAX_BYTES = 1 << 20
 #: Keys of the file that set a parameter.
 _USED = frozenset(
-    {"num_return_sequences", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_new_tokens", "min_new_tokens", "do_sample", "suppress_tokens", "sequence_bias", "bad_words_ids", "stop_strings",
-     "presence_penalty", "frequency_penalty", "max_tokens", "stop_token_ids", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_h", "no_repeat_ngram_size"}
-)  # fmt: skip
+    {
+        "num_return_sequences",
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "repetition_penalty",
+        "max_new_tokens",
+        "min_new_tokens",
+        "do_sample",
+        "suppress_tokens",
+        "sequence_bias",
+        "bad_words_ids",
+        "stop_strings",
+        "presence_penalty",
+        "frequency_penalty",
+        "max_tokens",
+        "stop_token_ids",
+        "typical_p",
+        "epsilon_cutoff",
+        "eta_cutoff",
+        "top_h",
+        "no_repeat_ngram_size",
+    }
+)
 #: Keys that change nothing, whatever they hold, with the reason.
 _INERT = {
     "eos_token_id": "the tokenizer reads it",

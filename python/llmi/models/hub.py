@@ -195,7 +195,8 @@ def _explained(name: HubName, revision: str | None, error: Exception, cache: Pat
         return refused(f"there is no such path here, and it is no name of the hub ({_short(error)})")
     if constants.HF_HUB_OFFLINE or isinstance(error, errors.OfflineModeIsEnabled):
         return refused(
-            f"there is no such path here, and HF_HUB_OFFLINE is set, and {cache} does not have what is meant: unset it once, or copy the model here"
+            f"there is no such path here, and HF_HUB_OFFLINE is set, and {cache} does not have what is meant: unset it once, or copy the"
+            " model here"
         )
     if isinstance(error, errors.LocalEntryNotFoundError | ConnectionError) or status is None:
         return refused(

@@ -126,7 +126,8 @@ def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_SETTINGS_BYTES,
 
 
 def parse_json(text: str, path: Path, error: type[ModelFileError] = ModelFileError, *, unique_keys: bool = False) -> Any:
-    """The JSON value that the text of the file `path` holds. unique_keys: a key that stands twice is refused, too: two readers may take another one each."""
+    """The JSON value that the text of the file `path` holds. unique_keys: a key that stands twice is refused, too: two readers may take
+    another one each."""
     try:
         return json.loads(text, object_pairs_hook=_object_of if unique_keys else None)
     except RecursionError:

@@ -59,7 +59,8 @@ def seen_keys(num_tokens: int, window: int) -> float:
 
 
 def prefill_flops(num_params: int, num_layers: int, width: int, num_tokens: int, windows: list[int] | None = None) -> int:
-    """Operations of a prefill of L tokens: 2 P L + 2 n L^2 d (causal attention); with windows [num_layers] a layer attends to at most its own."""
+    """Operations of a prefill of L tokens: 2 P L + 2 n L^2 d (causal attention); with windows [num_layers] a layer attends to at most its
+    own."""
     layers = windows if windows is not None else [0] * num_layers
     return 2 * num_params * num_tokens + int(4 * width * sum(seen_keys(num_tokens, window) for window in layers))
 
@@ -173,27 +174,39 @@ class ModelReport:
         room = available - self.weight_bytes - self.workspace_bytes
         rest = f"and then {self.tokens_in(room):,} tokens of cache" if room > 0 else f"{-room / 1e6:,.0f} MB are missing"
         lines = [
-            f"{self.path.name}: {c['architecture']}, {self.num_params / 1e6:,.1f} M parameters, {self.weight_bytes / 1e6:,.1f} MB of weights"
-            + (f" ({self.assumed})" if self.assumed else ""),
+            f"{self.path.name}: {c['architecture']}, {self.num_params / 1e6:,.1f} M parameters, {self.weight_bytes / 1e6:,.1f} MB of"
+            " weights" + (f" ({self.assumed})" if self.assumed else ""),
             f"  types        {', '.join(f'{dtype} {num_bytes / 1e6:,.1f} MB' for dtype, num_bytes in sorted(kinds.items()))}",
             *([f"  unpacked     at load: {unpacked_text(self.unpacked)}"] if self.unpacked else []),
-            f"  layers       {c['num_layers']} x {c['hidden_size']}, MLP {max(c['mlp_sizes'])}, vocabulary {c['vocab_size']:,}"
-            f"{', head tied to embedding' if c['tied_embeddings'] else ''}",
+            (
+                f"  layers       {c['num_layers']} x {c['hidden_size']}, MLP {max(c['mlp_sizes'])}, vocabulary {c['vocab_size']:,}"
+                f"{', head tied to embedding' if c['tied_embeddings'] else ''}"
+            ),
             f"  attention    {attention}: {c['num_heads']} heads, {c['num_kv_heads']} KV heads of {c['head_dim']}"
             + (f"; {len(local)} layers with window {local[0]:,}, {len(c['windows']) - len(local)} global" if local else ""),
             f"  context      {c['max_position']:,} tokens"
             + (f" (the sums below are for {tokens:,}, which is beyond it)" if tokens > c["max_position"] else ""),
-            f"  KV cache     2 x {c['num_layers']} layers x {c['num_kv_heads']} KV heads x {head_bytes}"
-            f" = {per_token:,} bytes a token, {per_token / 1e6:,.2f} MB ({self.kv_cache_dtype})",
+            (
+                f"  KV cache     2 x {c['num_layers']} layers x {c['num_kv_heads']} KV heads x {head_bytes}"
+                f" = {per_token:,} bytes a token, {per_token / 1e6:,.2f} MB ({self.kv_cache_dtype})"
+            ),
             f"               {tokens:,} tokens: {kv / 1e6:,.1f} MB{counted}",
             f"  activations  {self.workspace_bytes / 1e6:,.1f} MB for steps of {STEP_TOKENS:,} tokens"
             + (f"; quantised layers read {self.activation_bits}-bit ones" if self.has_quantized_layers else ""),
-            f"  in all       weights {self.weight_bytes / 1e6:,.1f} + cache of {tokens:,} tokens {kv / 1e6:,.1f} + activations {self.workspace_bytes / 1e6:,.1f}"
-            f" + overhead {self.overhead_bytes / 1e6:,.1f} (Python, tokenizer) = {self.total_bytes(tokens) / 1e6:,.1f} MB",
+            (
+                f"  in all       weights {self.weight_bytes / 1e6:,.1f} + cache of {tokens:,} tokens {kv / 1e6:,.1f} + activations"
+                f" {self.workspace_bytes / 1e6:,.1f} + overhead {self.overhead_bytes / 1e6:,.1f} (Python, tokenizer) ="
+                f" {self.total_bytes(tokens) / 1e6:,.1f} MB"
+            ),
             f"  this machine {available / 1e6:,.0f} MB free: weights and activations {'fit' if room > 0 else 'DO NOT FIT'}, {rest}",
-            f"  operations   prefill of {tokens:,}: {prefill / 1e9:,.1f} GFLOP{counted}, {prefill / read:,.0f} operations a byte of weights and cache",
-            f"               a token at context {tokens:,}: {decode / 1e9:,.2f} GFLOP{counted}"
-            f" over {read / 1e6:,.1f} MB read, {decode / read:,.1f} operations a byte",
+            (
+                f"  operations   prefill of {tokens:,}: {prefill / 1e9:,.1f} GFLOP{counted}, {prefill / read:,.0f} operations a byte of"
+                " weights and cache"
+            ),
+            (
+                f"               a token at context {tokens:,}: {decode / 1e9:,.2f} GFLOP{counted}"
+                f" over {read / 1e6:,.1f} MB read, {decode / read:,.1f} operations a byte"
+            ),
         ]
         if self.list_tensors:
             lines += [f"    {tensor.name:48} {tensor.dtype:6} {tensor.shape}" for tensor in self.tensors]

@@ -21,7 +21,10 @@ _PIECE = re.compile(r"(?P<whole>.+\.gguf)[.-](split-[a-z]|part[-_]?\w+|\d{2,3}|a
 _MAX_PARTS = 1000
 _MAX_SHOWN = 8
 # By how their names end: what they are and how they become something that llmi reads.
-_CONVERT = "convert it once: python -c \"from transformers import AutoModelForCausalLM as M; M.from_pretrained({directory!r}).save_pretrained('NEW')\""
+_CONVERT = (
+    'convert it once: python -c "from transformers import AutoModelForCausalLM as M;'
+    " M.from_pretrained({directory!r}).save_pretrained('NEW')\""
+)
 _FOREIGN = (
     ((".bin", ".pt", ".pth", ".ckpt"), f"a PyTorch checkpoint, which may hold code and is never loaded: {_CONVERT}"),
     ((".h5",), f"a TensorFlow checkpoint: {_CONVERT.replace('({directory!r}', '({directory!r}, from_tf=True')}"),
@@ -97,7 +100,8 @@ def gguf_of(directory: Path) -> Path | None:
         )
     if not models and ggufs:
         raise UnsupportedModelError(
-            f"{directory}: {_shown(path.name for path in ggufs)}: no language model (a projector of images, an adapter or an importance matrix)",
+            f"{directory}: {_shown(path.name for path in ggufs)}: no language model (a projector of images, an adapter or an importance"
+            " matrix)",
             directory,
         )
     return models[0] if models else None
@@ -156,7 +160,8 @@ def _require(path: Path, files: list[Path], what: str) -> None:
     missing = [file.name for file in files if not is_there(file)]
     if missing:
         raise ModelFileError(
-            f"{path}: {what} of {len(files)} files, of which {len(missing)} {'is' if len(missing) == 1 else 'are'} missing: {_shown(missing)}",
+            f"{path}: {what} of {len(files)} files, of which {len(missing)} {'is' if len(missing) == 1 else 'are'} missing:"
+            f" {_shown(missing)}",
             path,
         )
 

@@ -1,4 +1,5 @@
-"""The state of one request as it has arrived, and the outputs that are made of it. Making one costs what is new in it, however long the text has become."""
+"""The state of one request as it has arrived, and the outputs that are made of it. Making one costs what is new in it, however long the
+text has become."""
 
 from __future__ import annotations
 

@@ -62,7 +62,8 @@ class Queue:
             return
         after = self.rate.seconds_for(max(1, waiting))
         raise QueueFullError(
-            f"{waiting:,} requests wait, and max_queue = {self.max_queue:,} in addition to {free:,} free places of the batch: try again in {after:.1f} s",
+            f"{waiting:,} requests wait, and max_queue = {self.max_queue:,} in addition to {free:,} free places of the batch: try again in"
+            f" {after:.1f} s",
             waiting,
             self.max_queue,
             after,

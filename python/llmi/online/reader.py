@@ -78,8 +78,8 @@ def _attempt(make: Callable[[float], Call], queued_s: float) -> Call | Exception
 
 
 class RequestStream(StaysHere, AsyncIterator[RequestOutput]):
-    """The outputs of one request, as they grow. Leaving it aborts the request: by `aclose`, with its last reference, or where the task that goes over it
-    by `async for` is cancelled.
+    """The outputs of one request, as they grow. Leaving it aborts the request: by `aclose`, with its last reference, or where the task that
+    goes over it by `async for` is cancelled.
 
     A step by `anext` that a timeout cancels loses nothing: the next one goes on there. It is no generator: a generator would end then.
     """
@@ -101,8 +101,8 @@ class RequestStream(StaysHere, AsyncIterator[RequestOutput]):
     def bounded(self, arrived_s: float, max_unread: int, payer: Payer | None = None) -> RequestStream:
         """This stream, before its first step, with an earlier arrival, a bound on what waits for its reader, and who pays.
 
-        arrived_s: by time.monotonic(); deadlines count from it. max_unread: tokens; with more of them unread the request ends, and the next step
-        raises SlowReaderError.
+        arrived_s: by time.monotonic(); deadlines count from it. max_unread: tokens; with more of them unread the request ends, and the next
+        step raises SlowReaderError.
         """
         if self._arrival is not None:
             self._arrival.arrived_s, self._arrival.max_unread, self._arrival.payer = arrived_s, max_unread, payer
@@ -124,7 +124,8 @@ class RequestStream(StaysHere, AsyncIterator[RequestOutput]):
         return output
 
     async def start(self, on_news: Callable[[], None]) -> None:
-        """Submits the request, for a reader without a task: on_news is called in the event loop when `take` may find something. It may not raise.
+        """Submits the request, for a reader without a task: on_news is called in the event loop when `take` may find something. It may not
+        raise.
 
         Raises what is wrong with the request.
         """
@@ -215,7 +216,8 @@ class RequestStream(StaysHere, AsyncIterator[RequestOutput]):
                 raise request.failure
             if request.overrun:
                 raise SlowReaderError(
-                    f"request {request.name!r} was ended: more than {request.max_unread:,} of its tokens waited for a reader that is too slow"
+                    f"request {request.name!r} was ended: more than {request.max_unread:,} of its tokens waited for a reader that is too"
+                    " slow"
                 )
             error: LlmiError | None = request.call.results.error(request.call.submissions[0])
             if error is not None:

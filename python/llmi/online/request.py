@@ -113,8 +113,8 @@ def timeout_error(name: str, deadline_s: float, elapsed_s: float, num_tokens: in
     """Says how far the request came."""
     room = "" if max_tokens is None else f" of at most {max_tokens:,}"
     return RequestTimeoutError(
-        f"request {name!r} did not end within deadline_s = {deadline_s:g}: {elapsed_s:.3f} s have passed since it arrived, and {num_tokens:,} tokens"
-        f"{room} had come; give a longer deadline_s, or fewer max_tokens",
+        f"request {name!r} did not end within deadline_s = {deadline_s:g}: {elapsed_s:.3f} s have passed since it arrived, and"
+        f" {num_tokens:,} tokens{room} had come; give a longer deadline_s, or fewer max_tokens",
         deadline_s,
         elapsed_s,
         num_tokens,

@@ -114,15 +114,22 @@ class Totals:
         num_tokens = sum(len(sample.token_ids) for sample in samples)
         times = samples[0].token_times_s if samples else np.zeros(0)
         values = {
-            "time_to_first_token_seconds": first - arrival, "e2e_request_latency_seconds": end - arrival, "request_queue_time_seconds": begun - arrival,
+            "time_to_first_token_seconds": first - arrival,
+            "e2e_request_latency_seconds": end - arrival,
+            "request_queue_time_seconds": begun - arrival,
             "request_time_per_output_token_seconds": (end - first) / (len(times) - 1) if len(times) > 1 else math.nan,
-            "request_prefill_time_seconds": first - begun, "request_decode_time_seconds": end - first, "request_inference_time_seconds": end - begun,
-            "request_template_time_seconds": submission.template_time_s, "request_tokenizer_time_seconds": submission.tokenizer_time_s,
+            "request_prefill_time_seconds": first - begun,
+            "request_decode_time_seconds": end - first,
+            "request_inference_time_seconds": end - begun,
+            "request_template_time_seconds": submission.template_time_s,
+            "request_tokenizer_time_seconds": submission.tokenizer_time_s,
             "request_detokenize_time_seconds": request.detokenize_time_s,
             "request_constraint_time_seconds": submission.compile_time_s + request.constraint_time_s,
-            "request_prompt_tokens": len(submission.prompt_token_ids), "request_generation_tokens": num_tokens, "request_params_n": params.n,
+            "request_prompt_tokens": len(submission.prompt_token_ids),
+            "request_generation_tokens": num_tokens,
+            "request_params_n": params.n,
             "request_params_max_tokens": math.nan if params.max_tokens is None else params.max_tokens,
-        }  # fmt: skip
+        }
         with self._lock:
             for name, value in values.items():
                 self.histograms[name].add(value)

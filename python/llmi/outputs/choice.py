@@ -32,8 +32,8 @@ def best_of(outputs: Iterable[RequestOutput], score: Callable[[RequestOutput], f
         As `generate` and `chat` return them with n > 1; they stay as they are. A result that ended with an error before its first
         token is kept, and not scored.
     score : callable, optional
-        Takes a RequestOutput that holds one continuation, so `output.text` and `output.token_ids` are its own; returns a number, the larger the better.
-        None: the mean log-probability of its tokens, which needs `logprobs=0` or more.
+        Takes a RequestOutput that holds one continuation, so `output.text` and `output.token_ids` are its own; returns a number, the larger
+        the better. None: the mean log-probability of its tokens, which needs `logprobs=0` or more.
 
     Returns
     -------

@@ -45,10 +45,10 @@ class RequestMetrics(Record):
     """Times of one request, in seconds; NaN where they have not come so far.
 
     `time_per_output_token_s` is (end to end - first token) / (tokens - 1), one number a request;
-    `inter_token_latencies_s` are the gaps between the first sample's tokens. The other times are those of its parts: `template_time_s` (a chat's
-    template) and `tokenizer_time_s`, before the request arrives at the engine; then `queue_time_s`, `prefill_time_s` (from the first step to the first
-    token) and `decode_time_s` (to the end), whose sum is `e2e_latency_s`. `detokenize_time_s` and `constraint_time_s` (masks, and before the arrival the
-    grammar's compilation) are parts of these, and sums over all samples.
+    `inter_token_latencies_s` are the gaps between the first sample's tokens. The other times are those of its parts: `template_time_s` (a
+    chat's template) and `tokenizer_time_s`, before the request arrives at the engine; then `queue_time_s`, `prefill_time_s` (from the first
+    step to the first token) and `decode_time_s` (to the end), whose sum is `e2e_latency_s`. `detokenize_time_s` and `constraint_time_s`
+    (masks, and before the arrival the grammar's compilation) are parts of these, and sums over all samples.
     """
 
     time_to_first_token_s: float
@@ -75,10 +75,11 @@ class CompletionOutput(Record):
 
     `stop_reason` is the stop string, the stop token id, a criterion's string, or None for end-of-text.
     `logprobs[i]` maps token ids to Logprob at output position i, the chosen token first. After a beam search, `cumulative_logprob` is the
-    sum that was scored, `score` that sum over its length penalty, and `beam_indices[i]` the rank, among the running beams before position i, of
-    the beam that token i continues. `complete` is False if the text is not a whole of what `structured_outputs` demands: it was cut off by
-    max_tokens, a stop string, an abort or an error. In the finished outputs of chat(), `text` is all that was written, and `content`, `reasoning`
-    and `tool_calls` are its parts (docs/tools.md); elsewhere these are None, None and []. Equality looks at everything but the speculation's statistics and the trace.
+    sum that was scored, `score` that sum over its length penalty, and `beam_indices[i]` the rank, among the running beams before position
+    i, of the beam that token i continues. `complete` is False if the text is not a whole of what `structured_outputs` demands: it was cut
+    off by max_tokens, a stop string, an abort or an error. In the finished outputs of chat(), `text` is all that was written, and
+    `content`, `reasoning` and `tool_calls` are its parts (docs/tools.md); elsewhere these are None, None and []. Equality looks at
+    everything but the speculation's statistics and the trace.
     """
 
     index: int

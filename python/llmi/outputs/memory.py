@@ -63,8 +63,8 @@ class MemoryReport(Record):
         of_cache = f" and {self.draft_kv_bytes / 1e6:,.1f} MB of the KV" if self.draft_kv_bytes else ""
         drafters = f", drafters {self.drafter_bytes / 1e6:,.1f} MB{of_cache}" if self.drafter_bytes else ""
         lines = [
-            f"MemoryReport({used:,} of {self.num_blocks:,} blocks in use, {self.num_shared_blocks:,} shared, {self.wasted_share:.1%} of their"
-            f" slots empty; KV {self.kv_bytes / 1e6:,.0f} MB, weights {self.weight_bytes / 1e6:,.0f} MB{drafters})"
+            f"MemoryReport({used:,} of {self.num_blocks:,} blocks in use, {self.num_shared_blocks:,} shared, {self.wasted_share:.1%} of"
+            f" their slots empty; KV {self.kv_bytes / 1e6:,.0f} MB, weights {self.weight_bytes / 1e6:,.0f} MB{drafters})"
         ]
         lines += [f"  {entry!r}" for entry in self.sequences[:_MAX_SHOWN]]
         if len(self.sequences) > _MAX_SHOWN:
@@ -89,10 +89,16 @@ def make_memory_report(
             SequenceBlocks(name, entry.num_tokens, arrays, [np.where(a < 0, 0, references[a]).astype(np.int32) for a in arrays])
         )
     return MemoryReport(
-        num_blocks=stats["num_pages"], num_free_blocks=stats["num_free_pages"], num_shared_blocks=stats["num_shared_pages"],
-        wasted_share=stats["wasted_share"], weight_bytes=weight_bytes, kv_bytes=stats["num_pages"] * page_bytes, sequences=sequences,
-        drafter_bytes=drafters[0], draft_kv_bytes=drafters[1],
-    )  # fmt: skip
+        num_blocks=stats["num_pages"],
+        num_free_blocks=stats["num_free_pages"],
+        num_shared_blocks=stats["num_shared_pages"],
+        wasted_share=stats["wasted_share"],
+        weight_bytes=weight_bytes,
+        kv_bytes=stats["num_pages"] * page_bytes,
+        sequences=sequences,
+        drafter_bytes=drafters[0],
+        draft_kv_bytes=drafters[1],
+    )
 
 
 def _memory_html(report: MemoryReport) -> str:
@@ -107,7 +113,8 @@ def _memory_html(report: MemoryReport) -> str:
         (report.num_free_blocks, "#ddd", "free"),
     ]
     bar = "".join(
-        f'<span title="{name}: {count:,}" style="display:inline-block;height:1em;width:{300 * count / total:.1f}px;background:{colour}"></span>'
+        f'<span title="{name}: {count:,}"'
+        f' style="display:inline-block;height:1em;width:{300 * count / total:.1f}px;background:{colour}"></span>'
         for count, colour, name in parts
     )
     rows = "".join(
@@ -130,6 +137,7 @@ def _blocks_html(pages: NDArray[np.int32], references: NDArray[np.int32]) -> str
             ("#fff", "given back") if page < 0 else (_SHARED, f"page {page}, held {count} times") if count > 1 else (_OWN, f"page {page}")
         )
         cells.append(
-            f'<span title="{what}" style="display:inline-block;width:7px;height:12px;margin-right:1px;border:1px solid #bbb;background:{colour}"></span>'
+            f'<span title="{what}" style="display:inline-block;width:7px;height:12px;margin-right:1px;border:1px solid'
+            f' #bbb;background:{colour}"></span>'
         )
     return "".join(cells) + ("..." if len(pages) > 96 else "")

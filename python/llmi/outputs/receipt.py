@@ -103,8 +103,8 @@ class Receipt:
     def verify(self, llm: Session | None = None) -> ReceiptCheck:
         """Whether an engine draws these tokens, and gets this text, these reasons and the same bits of log-probabilities.
 
-        The recorded tokens go through the model in one pass, or few, and each is drawn as plain decoding draws it. Beam search and contrastive
-        search are run again.
+        The recorded tokens go through the model in one pass, or few, and each is drawn as plain decoding draws it. Beam search and
+        contrastive search are run again.
 
         Parameters
         ----------

@@ -20,9 +20,21 @@ if TYPE_CHECKING:
 
 
 COLUMNS = (
-    "step", "position", "depth", "token_id", "raw_logprob", "processed_logprob", "rank", "num_kept", "noise", "draft_prob", "accepted", "time_s",
-    "forbidden_mass", "mask_kl",
-)  # fmt: skip
+    "step",
+    "position",
+    "depth",
+    "token_id",
+    "raw_logprob",
+    "processed_logprob",
+    "rank",
+    "num_kept",
+    "noise",
+    "draft_prob",
+    "accepted",
+    "time_s",
+    "forbidden_mass",
+    "mask_kl",
+)
 _MASK_COLUMNS = ("forbidden_mass", "mask_kl")  # which an older version's traces lack
 
 
@@ -146,9 +158,12 @@ class DecodeTrace(Alike):
         kept = columns["accepted"] != 0
         return list(
             zip(
-                columns["token_id"][kept].tolist(), columns["raw_logprob"][kept].tolist(), columns["processed_logprob"][kept].tolist(), strict=True,
+                columns["token_id"][kept].tolist(),
+                columns["raw_logprob"][kept].tolist(),
+                columns["processed_logprob"][kept].tolist(),
+                strict=True,
             )
-        )  # fmt: skip
+        )
 
     def __repr__(self) -> str:
         drafted = int((self._columns["accepted"] >= 0).sum())
@@ -200,7 +215,10 @@ class MaskCost(Record):
     def __repr__(self) -> str:
         limited = int((self.forbidden_mass > 0).sum())
         mean = float(self.forbidden_mass.mean()) if len(self.forbidden_mass) else float("nan")
-        return f"MaskCost({len(self.kl)} tokens, {limited} of them limited: {mean:.1%} of the mass forbidden on average, KL {self.total_kl:.3f} nats in all)"
+        return (
+            f"MaskCost({len(self.kl)} tokens, {limited} of them limited: {mean:.1%} of the mass forbidden on average, KL"
+            f" {self.total_kl:.3f} nats in all)"
+        )
 
 
 def _with_drawn(candidates: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -226,9 +244,10 @@ class TokenExplanation(Alike):
     """One position on one page: the token that was drawn first, then its rivals.
 
     Columns of `to_dict()`: token_id, token; logits `raw`, `masked` (masks and bias), `penalised`, `processed` (the user's
-    processors), `tempered`, `drawn` (after the filters and what `sampler_order` puts after the temperature; -inf where cut; contrastive search:
-    what it compares, for its candidates); `kept` by the filters; `noise` (log E, NaN at temperature 0); `score` = drawn - noise: the largest is drawn; `chosen`.
-    `num_allowed`: how many tokens the mask of `structured_outputs` allowed, `is_allowed` whether the token was one of them; None without.
+    processors), `tempered`, `drawn` (after the filters and what `sampler_order` puts after the temperature; -inf where cut; contrastive
+    search: what it compares, for its candidates); `kept` by the filters; `noise` (log E, NaN at temperature 0); `score` = drawn - noise:
+    the largest is drawn; `chosen`. `num_allowed`: how many tokens the mask of `structured_outputs` allowed, `is_allowed` whether the token
+    was one of them; None without.
     """
 
     def __init__(self, position: int, columns: dict[str, NDArray[Any]], tokens: list[str], mask: tuple[int, bool] | None = None) -> None:
@@ -264,11 +283,16 @@ class TokenExplanation(Alike):
         headings = ["", "token", "id", *stages, "kept", "noise", "score"]
         rows = [
             [
-                "->" if columns["chosen"][i] else "", repr(token), str(columns["token_id"][i]), *(f"{columns[name][i]:.3f}" for name in stages),
-                "yes" if columns["kept"][i] else "cut", f"{columns['noise'][i]:.3f}", f"{columns['score'][i]:.3f}",
+                "->" if columns["chosen"][i] else "",
+                repr(token),
+                str(columns["token_id"][i]),
+                *(f"{columns[name][i]:.3f}" for name in stages),
+                "yes" if columns["kept"][i] else "cut",
+                f"{columns['noise'][i]:.3f}",
+                f"{columns['score'][i]:.3f}",
             ]
             for i, token in enumerate(self.tokens)
-        ]  # fmt: skip
+        ]
         return headings, rows
 
     def __repr__(self) -> str:

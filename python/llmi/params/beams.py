@@ -44,15 +44,37 @@ _WORD = Either(
 #: What beam search has of its own; transformers' other names as aliases.
 BEAMS = table(
     Option("beam_width", Whole(1, MAX_WIDTH), None, "Hypotheses that are kept at each step.", ("num_beams",)),
-    Option("n", Maybe(Whole(1, MAX_WIDTH)), None, "Hypotheses that come back, best first; None: beam_width, or 1 where the width was given as num_beams.", ("num_return_sequences",)),
+    Option(
+        "n",
+        Maybe(Whole(1, MAX_WIDTH)),
+        None,
+        "Hypotheses that come back, best first; None: beam_width, or 1 where the width was given as num_beams.",
+        ("num_return_sequences",),
+    ),
     Option("length_penalty", Neutral(Real(-50, 50), 1.0), 1.0, "score = sum of log-probabilities / length^length_penalty."),
     Option("length_includes_prompt", Flag(), False, "The length counts the prompt, and no end-of-text: vLLM's score, not transformers'."),
-    Option("early_stopping", Neutral(_EarlyStopping(), False), False, "True: end when beam_width hypotheses are finished; False: when a better one is unlikely; 'never': when none is possible."),
+    Option(
+        "early_stopping",
+        Neutral(_EarlyStopping(), False),
+        False,
+        "True: end when beam_width hypotheses are finished; False: when a better one is unlikely; 'never': when none is possible.",
+    ),
     Option("do_sample", Neutral(Flag(), False), False, "Draw candidates without replacement (beam-sample) instead of taking the best."),
     Option("num_beam_groups", Neutral(Whole(1, MAX_WIDTH), 1), 1, "Groups of beams, which choose in turn; a divisor of beam_width."),
-    Option("diversity_penalty", Neutral(Real(0, _LARGEST), 0.0), 0.0, "Subtracted from a token for each beam of an earlier group that took it at this step."),
-    Option("force_words", Maybe(Listed(_WORD, "a list of strings or of lists of token ids", 64)), None, "Words that must appear in every hypothesis.", ("force_words_ids",)),
-)  # fmt: skip
+    Option(
+        "diversity_penalty",
+        Neutral(Real(0, _LARGEST), 0.0),
+        0.0,
+        "Subtracted from a token for each beam of an earlier group that took it at this step.",
+    ),
+    Option(
+        "force_words",
+        Maybe(Listed(_WORD, "a list of strings or of lists of token ids", 64)),
+        None,
+        "Words that must appear in every hypothesis.",
+        ("force_words_ids",),
+    ),
+)
 
 #: Fields of SamplingParams that beams have not, each with the reason.
 NOT_SHARED: Mapping[str, str] = {
@@ -69,9 +91,9 @@ SHARED = tuple(name for name in SAMPLING if name not in NOT_SHARED and name not 
 class BeamSearchParams:
     """How beam search looks for the best continuations. transformers' rule (docs/numerics.md).
 
-    The score of a hypothesis is the sum of its tokens' log-probabilities divided by length^length_penalty, where end-of-text counts as a token.
-    Masks, bias, penalties and processors act on log-probabilities, as in transformers: a repetition penalty then makes every seen token less
-    likely. A beam with nothing allowed is dropped. No noise is drawn unless do_sample.
+    The score of a hypothesis is the sum of its tokens' log-probabilities divided by length^length_penalty, where end-of-text counts as a
+    token. Masks, bias, penalties and processors act on log-probabilities, as in transformers: a repetition penalty then makes every seen
+    token less likely. A beam with nothing allowed is dropped. No noise is drawn unless do_sample.
 
     Mutable; copied and validated when a request is submitted. Further fields have SamplingParams' names and meaning; `sampler` is
     missing. Names of transformers are accepted (num_beams, num_return_sequences, force_words_ids,
@@ -278,7 +300,8 @@ def num_results(params: Mapping[str, object], default: int) -> tuple[int, str]:
 
 
 def num_sequences(params: Mapping[str, object], default: int) -> tuple[int, str]:
-    """(how many sequences run for a prompt, the keyword that says so), as `num_results` tells the results: the beams of a search, not those that come back."""
+    """(how many sequences run for a prompt, the keyword that says so), as `num_results` tells the results: the beams of a search, not those
+    that come back."""
     results = num_results(params, default)
     return max(results, _width(params), key=lambda found: found[0]) if means_beams(params) else results
 

@@ -64,39 +64,123 @@ class _Overrides:
 
 ENGINE = table(
     Option("model", Maybe(Place()), None, "A file, a directory, a hub name, or a name that llmi knows; None: SmolLM2-135M-Instruct."),
-    Option("tokenizer", Maybe(Either((Object("a Tokenizer", _is_tokenizer), Place()), "None, a path or a Tokenizer")), None, "A tokenizer or a directory with one; None: the model's own."),
+    Option(
+        "tokenizer",
+        Maybe(Either((Object("a Tokenizer", _is_tokenizer), Place()), "None, a path or a Tokenizer")),
+        None,
+        "A tokenizer or a directory with one; None: the model's own.",
+    ),
     Option("revision", Maybe(Text(4096)), None, "Branch, tag or commit of a hub repository."),
     Option("device", Choice(("auto", "cpu", "cuda")), "auto", "Where the model runs."),
-    Option("dtype", Choice(("auto", "float32", "float16", "bfloat16"), _DTYPES), "auto", "Type of the weights; 'auto': as stored, quantised ones included. 'float32' is the exact path."),
-    Option("quantization", Maybe(Choice(("q8_0", "q4_0"), unavailable_in="LLM", says="None, q8_0 or q4_0")), None, "Quantise weights while they are loaded."),
-    Option("activation_bits", Maybe(ACTIVATION_BITS), None, "Bits to which quantised layers round their input, 8 or 16; None: 16, and models without such layers round nothing.", passed_on=True),
-    Option("kv_cache_dtype", Choice(("auto", *KV_CACHE_DTYPES), _DTYPES), "auto", "Type of the KV cache; 'auto': float32 with dtype='float32', else float16."),
-    Option("attention_dtype", Choice(("auto", "float32", "bf16")), "auto", "Arithmetic of attention; 'auto': float32, unless kv_cache_dtype is 'bfloat16'."),
-    Option("linear_dtype", Choice(("auto", "float32", "bf16", "fp16")), "auto", "Arithmetic of layers whose weights have this type; 'auto': float32. 'fp16' needs a GPU.", passed_on=True),
-    Option("deterministic", Flag(), True, "Keep the promise of equal bits. False needs a GPU: 16-bit layers by cuBLASLt, without receipts."),
+    Option(
+        "dtype",
+        Choice(("auto", "float32", "float16", "bfloat16"), _DTYPES),
+        "auto",
+        "Type of the weights; 'auto': as stored, quantised ones included. 'float32' is the exact path.",
+    ),
+    Option(
+        "quantization",
+        Maybe(Choice(("q8_0", "q4_0"), unavailable_in="LLM", says="None, q8_0 or q4_0")),
+        None,
+        "Quantise weights while they are loaded.",
+    ),
+    Option(
+        "activation_bits",
+        Maybe(ACTIVATION_BITS),
+        None,
+        "Bits to which quantised layers round their input, 8 or 16; None: 16, and models without such layers round nothing.",
+        passed_on=True,
+    ),
+    Option(
+        "kv_cache_dtype",
+        Choice(("auto", *KV_CACHE_DTYPES), _DTYPES),
+        "auto",
+        "Type of the KV cache; 'auto': float32 with dtype='float32', else float16.",
+    ),
+    Option(
+        "attention_dtype",
+        Choice(("auto", "float32", "bf16")),
+        "auto",
+        "Arithmetic of attention; 'auto': float32, unless kv_cache_dtype is 'bfloat16'.",
+    ),
+    Option(
+        "linear_dtype",
+        Choice(("auto", "float32", "bf16", "fp16")),
+        "auto",
+        "Arithmetic of layers whose weights have this type; 'auto': float32. 'fp16' needs a GPU.",
+        passed_on=True,
+    ),
+    Option(
+        "deterministic", Flag(), True, "Keep the promise of equal bits. False needs a GPU: 16-bit layers by cuBLASLt, without receipts."
+    ),
     Option("seed", SEED, None, "Requests without a seed get one derived from it."),
-    Option("max_model_len", Maybe(Whole(1, _BYTES, "None or an integer of 1 or more")), None, "Most tokens in a sequence; None: the model's limit, or what the cache holds.", passed_on=True),
+    Option(
+        "max_model_len",
+        Maybe(Whole(1, _BYTES, "None or an integer of 1 or more")),
+        None,
+        "Most tokens in a sequence; None: the model's limit, or what the cache holds.",
+        passed_on=True,
+    ),
     Option("max_num_seqs", Whole(1, _LIMIT), 256, "Most sequences in one step.", passed_on=True),
-    Option("max_num_batched_tokens", Whole(1, _LIMIT), 2048, "Most tokens in one step; longer prompts are cut into chunks.", passed_on=True),
+    Option(
+        "max_num_batched_tokens", Whole(1, _LIMIT), 2048, "Most tokens in one step; longer prompts are cut into chunks.", passed_on=True
+    ),
     Option("block_size", _BlockSize(), 16, "Tokens in one block of the KV cache.", passed_on=True),
-    Option("kv_cache_memory_bytes", Maybe(Whole(1, _BYTES, "None or an integer of 1 or more")), None, "Size of the KV cache; None: half of the free memory, or on a GPU by gpu_memory_utilization.", passed_on=True),
-    Option("gpu_memory_utilization", Real(0, 1, "a number in (0, 1]", open_low=True), DEFAULT_GPU_MEMORY_UTILIZATION, "Share of a GPU's memory that may be in use, the cache included; no effect on a CPU.", passed_on=True),
+    Option(
+        "kv_cache_memory_bytes",
+        Maybe(Whole(1, _BYTES, "None or an integer of 1 or more")),
+        None,
+        "Size of the KV cache; None: half of the free memory, or on a GPU by gpu_memory_utilization.",
+        passed_on=True,
+    ),
+    Option(
+        "gpu_memory_utilization",
+        Real(0, 1, "a number in (0, 1]", open_low=True),
+        DEFAULT_GPU_MEMORY_UTILIZATION,
+        "Share of a GPU's memory that may be in use, the cache included; no effect on a CPU.",
+        passed_on=True,
+    ),
     Option("enable_chunked_prefill", Flag(), True, "Cut long prompts into chunks.", passed_on=True),
-    Option("enable_prefix_caching", Flag(), True, "Keep cache blocks of sequences that have ended, for prompts with the same beginning.", passed_on=True),
+    Option(
+        "enable_prefix_caching",
+        Flag(),
+        True,
+        "Keep cache blocks of sequences that have ended, for prompts with the same beginning.",
+        passed_on=True,
+    ),
     Option(
         "scheduling_policy",
         Either((Choice(POLICIES), Object("", _is_policy)), "one of " + ", ".join(map(repr, POLICIES)) + ", or an object with key()"),
         "fcfs",
         "Which waiting request runs next.",
     ),
-    Option("waiting_served_ratio", Maybe(Real(0, 1e6, "None or a number in (0, 1e6]", open_low=True)), None, "Decodes pause for one prefill when the waiting requests are this many times the running ones.", passed_on=True),
+    Option(
+        "waiting_served_ratio",
+        Maybe(Real(0, 1e6, "None or a number in (0, 1e6]", open_low=True)),
+        None,
+        "Decodes pause for one prefill when the waiting requests are this many times the running ones.",
+        passed_on=True,
+    ),
     Option("speculative_config", Object("", lambda value: True), None, "How requests speculate unless a call says otherwise."),
-    Option("batch_processors", Objects("objects with apply(contexts, logits)", _is_batch_processor), (), "Logits processors for every request."),
-    Option("chat_template", Maybe(Either((Text(1 << 20), Place()), "None, a template or a path")), None, "Replaces the model's own chat template."),
+    Option(
+        "batch_processors", Objects("objects with apply(contexts, logits)", _is_batch_processor), (), "Logits processors for every request."
+    ),
+    Option(
+        "chat_template",
+        Maybe(Either((Text(1 << 20), Place()), "None, a template or a path")),
+        None,
+        "Replaces the model's own chat template.",
+    ),
     Option("generation_config", Place(), "auto", "'auto': the model's file; 'none' or 'vllm': none; else a path."),
-    Option("num_threads", Maybe(Whole(1, 256, "None or an integer in [1, 256]")), None, "CPU threads; None: LLMI_NUM_THREADS, OMP_NUM_THREADS, or the CPUs this process may use.", passed_on=True),
+    Option(
+        "num_threads",
+        Maybe(Whole(1, 256, "None or an integer in [1, 256]")),
+        None,
+        "CPU threads; None: LLMI_NUM_THREADS, OMP_NUM_THREADS, or the CPUs this process may use.",
+        passed_on=True,
+    ),
     Option("hf_overrides", _Overrides(), None, "Changes to keys of the model's config."),
-)  # fmt: skip
+)
 
 #: Options that are accepted and have no effect.
 NO_EFFECT = table(

@@ -120,8 +120,19 @@ SAMPLING = table(
         "Logits are divided by it; 0 is greedy.",
         passed_on=True,
     ),
-    Option("top_p", Neutral(Real(0, 1, "a number in (0, 1]", open_low=True), 1.0), 1.0, "Keeps the smallest set of likeliest tokens whose probabilities sum to at least this.", passed_on=True),
-    Option("top_k", Neutral(Whole(-1, _MANY, "0 or -1 (both: all) or an integer in [1, 2^31)"), 0), 0, "Keeps the k likeliest tokens; 0 and -1 keep all."),
+    Option(
+        "top_p",
+        Neutral(Real(0, 1, "a number in (0, 1]", open_low=True), 1.0),
+        1.0,
+        "Keeps the smallest set of likeliest tokens whose probabilities sum to at least this.",
+        passed_on=True,
+    ),
+    Option(
+        "top_k",
+        Neutral(Whole(-1, _MANY, "0 or -1 (both: all) or an integer in [1, 2^31)"), 0),
+        0,
+        "Keeps the k likeliest tokens; 0 and -1 keep all.",
+    ),
     Option("min_p", Neutral(Real(0, 1), 0.0), 0.0, "Drops tokens less likely than this times the likeliest.", passed_on=True),
     Option("seed", SEED, None, "64-bit key of the noise; None and -1 draw a random one, which the output records."),
     Option(
@@ -131,7 +142,14 @@ SAMPLING = table(
         "Most tokens to generate; None: to the end of the context; 0, with prompt_logprobs: none, the prompt is scored.",
         ("max_new_tokens",),
     ),
-    Option("min_tokens", Neutral(Whole(0, _MANY), 0), 0, "Before this many tokens neither end-of-text nor a stop ends generation.", ("min_new_tokens",), passed_on=True),
+    Option(
+        "min_tokens",
+        Neutral(Whole(0, _MANY), 0),
+        0,
+        "Before this many tokens neither end-of-text nor a stop ends generation.",
+        ("min_new_tokens",),
+        passed_on=True,
+    ),
     Option(
         "stop",
         Maybe(Listed(_WORD, "a string or a list of strings", LIMITS["stop"], single=True)),
@@ -190,9 +208,23 @@ SAMPLING = table(
         "Bans tokens that complete an n-gram which prompt or output holds already; 0 is off.",
         passed_on=True,
     ),
-    Option("dry_multiplier", Neutral(Real(0, _LARGEST), 0.0), 0.0, "DRY: subtracts this times dry_base^(length - dry_allowed_length) from a token that would make a repetition longer; 0 is off.", passed_on=True),
-    Option("dry_base", Neutral(Real(1, _LARGEST), 1.75), 1.75, "DRY: how fast its penalty grows with the repetition's length.", passed_on=True),
-    Option("dry_allowed_length", Neutral(Whole(1, _MANY, "an integer in [1, 2^31)"), 2), 2, "DRY: shorter repetitions are free.", passed_on=True),
+    Option(
+        "dry_multiplier",
+        Neutral(Real(0, _LARGEST), 0.0),
+        0.0,
+        "DRY: subtracts this times dry_base^(length - dry_allowed_length) from a token that would make a repetition longer; 0 is off.",
+        passed_on=True,
+    ),
+    Option(
+        "dry_base", Neutral(Real(1, _LARGEST), 1.75), 1.75, "DRY: how fast its penalty grows with the repetition's length.", passed_on=True
+    ),
+    Option(
+        "dry_allowed_length",
+        Neutral(Whole(1, _MANY, "an integer in [1, 2^31)"), 2),
+        2,
+        "DRY: shorter repetitions are free.",
+        passed_on=True,
+    ),
     Option(
         "dry_penalty_last_n",
         Neutral(Whole(-1, _MANY, "-1 (all) or an integer in [0, 2^31)"), -1),
@@ -206,24 +238,100 @@ SAMPLING = table(
         None,
         f"DRY: no repetition reaches across one of these; None: {', '.join(map(repr, DRY_BREAKERS))}; an empty list: none.",
     ),
-    Option("typical_p", Neutral(Real(0, 1, "a number in (0, 1]", open_low=True), 1.0), 1.0, "Keeps the tokens whose surprise is nearest to the entropy, up to this probability.", ("typical",), passed_on=True),
-    Option("epsilon_cutoff", Neutral(Real(0, _UNTIL_ONE, _OFF_BELOW_ONE), 0.0), 0.0, "Drops tokens less likely than this; 0 is off.", passed_on=True),
-    Option("eta_cutoff", Neutral(Real(0, _UNTIL_ONE, _OFF_BELOW_ONE), 0.0), 0.0, "Drops tokens less likely than min(eta, sqrt(eta) exp(-entropy)); 0 is off.", passed_on=True),
-    Option("top_h", Maybe(Real(0, 1, "a number in (0, 1]", open_low=True)), None, "Keeps the likeliest tokens up to this share of the entropy of the 100 likeliest."),
-    Option("top_n_sigma", Neutral(Real(-_LARGEST, _LARGEST, "a finite number"), -1.0), -1.0, "Keeps logits within this many standard deviations of the largest; 0 and less are off.", passed_on=True),
+    Option(
+        "typical_p",
+        Neutral(Real(0, 1, "a number in (0, 1]", open_low=True), 1.0),
+        1.0,
+        "Keeps the tokens whose surprise is nearest to the entropy, up to this probability.",
+        ("typical",),
+        passed_on=True,
+    ),
+    Option(
+        "epsilon_cutoff",
+        Neutral(Real(0, _UNTIL_ONE, _OFF_BELOW_ONE), 0.0),
+        0.0,
+        "Drops tokens less likely than this; 0 is off.",
+        passed_on=True,
+    ),
+    Option(
+        "eta_cutoff",
+        Neutral(Real(0, _UNTIL_ONE, _OFF_BELOW_ONE), 0.0),
+        0.0,
+        "Drops tokens less likely than min(eta, sqrt(eta) exp(-entropy)); 0 is off.",
+        passed_on=True,
+    ),
+    Option(
+        "top_h",
+        Maybe(Real(0, 1, "a number in (0, 1]", open_low=True)),
+        None,
+        "Keeps the likeliest tokens up to this share of the entropy of the 100 likeliest.",
+    ),
+    Option(
+        "top_n_sigma",
+        Neutral(Real(-_LARGEST, _LARGEST, "a finite number"), -1.0),
+        -1.0,
+        "Keeps logits within this many standard deviations of the largest; 0 and less are off.",
+        passed_on=True,
+    ),
     Option("p_less", Flag(), False, "Keeps tokens at least as likely as two draws are to be equal.", passed_on=True),
-    Option("xtc_probability", Neutral(Real(0, 1), 0.0), 0.0, "How often the likeliest of the tokens above xtc_threshold are dropped, all but the last.", passed_on=True),
-    Option("xtc_threshold", Neutral(Real(0, 1), 0.1), 0.1, "Probability of a top choice for xtc_probability; above 0.5 none is dropped.", passed_on=True),
-    Option("dynatemp_range", Neutral(Real(0, _LARGEST), 0.0), 0.0, "The temperature follows the entropy, at most this far from `temperature`; 0 is off.", passed_on=True),
-    Option("dynatemp_exponent", Neutral(Real(0, _LARGEST), 1.0), 1.0, "The power of the normalised entropy in dynatemp_range.", passed_on=True),
-    Option("mirostat", Neutral(Whole(0, 2, "0 (off), 1 or 2"), 0), 0, "Cuts unlikely tokens so that the mean surprise becomes mirostat_tau; its version.", ("mirostat_mode",), passed_on=True),
+    Option(
+        "xtc_probability",
+        Neutral(Real(0, 1), 0.0),
+        0.0,
+        "How often the likeliest of the tokens above xtc_threshold are dropped, all but the last.",
+        passed_on=True,
+    ),
+    Option(
+        "xtc_threshold",
+        Neutral(Real(0, 1), 0.1),
+        0.1,
+        "Probability of a top choice for xtc_probability; above 0.5 none is dropped.",
+        passed_on=True,
+    ),
+    Option(
+        "dynatemp_range",
+        Neutral(Real(0, _LARGEST), 0.0),
+        0.0,
+        "The temperature follows the entropy, at most this far from `temperature`; 0 is off.",
+        passed_on=True,
+    ),
+    Option(
+        "dynatemp_exponent", Neutral(Real(0, _LARGEST), 1.0), 1.0, "The power of the normalised entropy in dynatemp_range.", passed_on=True
+    ),
+    Option(
+        "mirostat",
+        Neutral(Whole(0, 2, "0 (off), 1 or 2"), 0),
+        0,
+        "Cuts unlikely tokens so that the mean surprise becomes mirostat_tau; its version.",
+        ("mirostat_mode",),
+        passed_on=True,
+    ),
     Option("mirostat_tau", Neutral(Real(0, _LARGEST), 5.0), 5.0, "Mirostat's target, in bits a token.", passed_on=True),
     Option("mirostat_eta", Neutral(Real(0, _LARGEST), 0.1), 0.1, "Mirostat's rate of learning.", passed_on=True),
-    Option("adaptive_p", Neutral(Real(-_LARGEST, 1, "a number of at most 1"), -1.0), -1.0, "Prefers tokens of about this probability; below 0 it is off.", ("adaptive_target",), passed_on=True),
-    Option("adaptive_p_decay", Neutral(Real(0, 0.99), 0.9), 0.9, "How long adaptive_p remembers: the weight of the tokens before the last.", ("adaptive_decay",), passed_on=True),
+    Option(
+        "adaptive_p",
+        Neutral(Real(-_LARGEST, 1, "a number of at most 1"), -1.0),
+        -1.0,
+        "Prefers tokens of about this probability; below 0 it is off.",
+        ("adaptive_target",),
+        passed_on=True,
+    ),
+    Option(
+        "adaptive_p_decay",
+        Neutral(Real(0, 0.99), 0.9),
+        0.9,
+        "How long adaptive_p remembers: the weight of the tokens before the last.",
+        ("adaptive_decay",),
+        passed_on=True,
+    ),
     Option(
         "sampler_order",
-        Maybe(Either((Choice(tuple(ORDERS)), Listed(Choice(STEPS), f"a list of {', '.join(STEPS)}", len(STEPS))), f"{' or '.join(map(repr, ORDERS))}, or a list of {', '.join(STEPS)}")),
+        Maybe(
+            Either(
+                (Choice(tuple(ORDERS)), Listed(Choice(STEPS), f"a list of {', '.join(STEPS)}", len(STEPS))),
+                f"{' or '.join(map(repr, ORDERS))}, or a list of {', '.join(STEPS)}",
+            )
+        ),
         None,
         "The order of penalties and filters; None: as in docs/samplers.md.",
     ),
@@ -231,24 +339,53 @@ SAMPLING = table(
         "guidance_scale",
         Maybe(Real(-_LARGEST, _LARGEST, "None or a finite number")),
         None,
-        "Leads away from negative_prompt: log p of the row becomes u + scale (c - u), of the prompt's c and the negative prompt's u; None and 1 are off.",
+        "Leads away from negative_prompt: log p of the row becomes u + scale (c - u), of the prompt's c and the negative prompt's u; None"
+        " and 1 are off.",
     ),
     Option(
         "negative_prompt",
-        Maybe(Either((Text(empty=True), TOKEN_IDS, Listed(Object("a message, a dict with 'role'", is_message), "a list of messages", 4096)), "None, a string, a list of token ids, or, in chat, a list of messages")),
+        Maybe(
+            Either(
+                (Text(empty=True), TOKEN_IDS, Listed(Object("a message, a dict with 'role'", is_message), "a list of messages", 4096)),
+                "None, a string, a list of token ids, or, in chat, a list of messages",
+            )
+        ),
         None,
         "What guidance_scale leads away from; an empty one is beginning-of-text alone; None: the prompt's last token.",
         ("negative_prompt_ids",),
     ),
     Option(
         "dola_layers",
-        Maybe(Either((Choice(("low", "high")), Listed(Whole(0, _MANY, "a layer's number, an integer of 0 or more"), "a list of layer numbers", 4096, min_len=1)), "None, 'low', 'high' or a list of layer numbers")),
+        Maybe(
+            Either(
+                (
+                    Choice(("low", "high")),
+                    Listed(Whole(0, _MANY, "a layer's number, an integer of 0 or more"), "a list of layer numbers", 4096, min_len=1),
+                ),
+                "None, 'low', 'high' or a list of layer numbers",
+            )
+        ),
         None,
         "Contrasts the last layer with the one of these whose distribution is farthest from its own (DoLa); 0 is the embedding.",
     ),
-    Option("dola_rule", Choice(("paper", "transformers")), "paper", "Whose rule dola_layers follows: the paper's, or transformers' for a batch of one."),
-    Option("penalty_alpha", Maybe(Real(0, 1)), None, "Contrastive search among the top_k likeliest tokens: the weight of the likeness to what came before, against the probability."),
-    Option("steering", SteeringKind(), None, "{layer: vector [hidden_size]}, added to the residual stream after that layer at every position; -1 is the last layer."),
+    Option(
+        "dola_rule",
+        Choice(("paper", "transformers")),
+        "paper",
+        "Whose rule dola_layers follows: the paper's, or transformers' for a batch of one.",
+    ),
+    Option(
+        "penalty_alpha",
+        Maybe(Real(0, 1)),
+        None,
+        "Contrastive search among the top_k likeliest tokens: the weight of the likeness to what came before, against the probability.",
+    ),
+    Option(
+        "steering",
+        SteeringKind(),
+        None,
+        "{layer: vector [hidden_size]}, added to the residual stream after that layer at every position; -1 is the last layer.",
+    ),
     Option("logit_bias", Maybe(Bias(LIMITS["logit_bias"])), None, "Added to logits; -inf bans."),
     Option(
         "bad_words",
@@ -264,7 +401,12 @@ SAMPLING = table(
         "Words that never appear in the output.",
         ("bad_words_ids",),
     ),
-    Option("allowed_token_ids", Maybe(Listed(TOKEN_ID, "a list of at least one token id", MAX_ENTRIES, min_len=1)), None, "All other ids are banned."),
+    Option(
+        "allowed_token_ids",
+        Maybe(Listed(TOKEN_ID, "a list of at least one token id", MAX_ENTRIES, min_len=1)),
+        None,
+        "All other ids are banned.",
+    ),
     Option(
         "structured_outputs",
         Maybe(StructuredKind()),
@@ -272,11 +414,26 @@ SAMPLING = table(
         "What the output must be: a JSON schema, a regular expression, a choice, a grammar, or an automaton (Constraint).",
     ),
     Option(
-        "logits_processors", Objects("callables f(context, logits)", callable_object), (), "Functions that change the logits.", ("logits_processor",)
+        "logits_processors",
+        Objects("callables f(context, logits)", callable_object),
+        (),
+        "Functions that change the logits.",
+        ("logits_processor",),
     ),
-    Option("stopping_criteria", Objects("callables f(context) or streamers", _is_criterion), (), "Functions that end generation; transformers' streamers too."),
+    Option(
+        "stopping_criteria",
+        Objects("callables f(context) or streamers", _is_criterion),
+        (),
+        "Functions that end generation; transformers' streamers too.",
+    ),
     Option("sampler", Maybe(Object("a callable f(context, law)", callable_object)), None, "Draws the token instead of llmi."),
-    Option("logprob_token_ids", Maybe(Listed(TOKEN_ID, "a list of token ids", LIMITS["logprobs"])), None, "Also the log-probabilities of these ids, at each token.", ("token_ids_logprob",)),
+    Option(
+        "logprob_token_ids",
+        Maybe(Listed(TOKEN_ID, "a list of token ids", LIMITS["logprobs"])),
+        None,
+        "Also the log-probabilities of these ids, at each token.",
+        ("token_ids_logprob",),
+    ),
     Option("logprobs", _COUNT, None, "Log-probabilities. 0: of each token; n: also of the n likeliest; -1: of the whole vocabulary."),
     Option("prompt_logprobs", _COUNT, None, "The same for the prompt's tokens."),
     Option("detokenize", Flag(), True, "Make text of the tokens.", passed_on=True),
@@ -287,11 +444,16 @@ SAMPLING = table(
         "cumulative",
         "What each step of AsyncLLM.generate holds: all so far, the new part, or one output at the end.",
     ),
-)  # fmt: skip
+)
 
 PRIORITY = Whole(-(2**63), 2**63 - 1, "an integer in [-2^63, 2^63)")
 CALL = table(
-    Option("priority", PRIORITY, 0, "With scheduling_policy='priority', requests with smaller numbers run first; one number, or one for each prompt."),
+    Option(
+        "priority",
+        PRIORITY,
+        0,
+        "With scheduling_policy='priority', requests with smaller numbers run first; one number, or one for each prompt.",
+    ),
     Option("trace", Flag(), False, "Record how each token came about: drafted, accepted, rejected or drawn."),
     Option("on_error", Choice(("raise", "return")), "raise", "'raise': the first error; 'return': the prompt's output holds its error."),
     Option("use_tqdm", Maybe(Flag()), None, "A progress bar. None: for several prompts, if the output is a terminal or notebook."),
@@ -304,13 +466,25 @@ CALL = table(
     Option("same_noise", Flag(), False, "A fork repeats its parent's draws."),
     Option("request_id", Maybe(Text(4096)), None, "A name for the request; None: a new one."),
     Option("max_length", Maybe(Whole(2, _MANY, "None or an integer in [2, the model's context]")), None, "Tokens in one window."),
-    Option("stride", Maybe(Whole(1, _MANY, "None or an integer of 1 or more")), None, "Tokens from the beginning of one window to the next."),
+    Option(
+        "stride", Maybe(Whole(1, _MANY, "None or an integer of 1 or more")), None, "Tokens from the beginning of one window to the next."
+    ),
     Option("num_tokens", Whole(0, _MANY, "an integer of 0 or more"), 0, "How many tokens to take back."),
     Option("timeout_s", Maybe(Real(0, FLOAT32_MAX, "None or a number of 0 or more")), None, "Longest wait, in seconds; None: no limit."),
     Option("drain", Flag(), True, "Finish running requests first."),
-    Option("deadline_s", Maybe(Real(0, FLOAT32_MAX, "None or a number of 0 or more")), None, "Seconds from the request's arrival to its end; None: no limit."),
-    Option("max_queue", Maybe(Whole(0, _MANY, "None or an integer of 0 or more")), None, "Most requests that wait in addition to those that the batch has room for; None: no limit."),
-)  # fmt: skip
+    Option(
+        "deadline_s",
+        Maybe(Real(0, FLOAT32_MAX, "None or a number of 0 or more")),
+        None,
+        "Seconds from the request's arrival to its end; None: no limit.",
+    ),
+    Option(
+        "max_queue",
+        Maybe(Whole(0, _MANY, "None or an integer of 0 or more")),
+        None,
+        "Most requests that wait in addition to those that the batch has room for; None: no limit.",
+    ),
+)
 
 
 def option(name: str, value: object) -> Any:

@@ -1,4 +1,5 @@
-"""Objects of outlines and of lm-format-enforcer, as `structured_outputs` takes them. Neither is imported here: whoever has such an object has done it."""
+"""Objects of outlines and of lm-format-enforcer, as `structured_outputs` takes them. Neither is imported here: whoever has such an object
+has done it."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ def fields_of_outlines(value: object) -> dict[str, Any] | None:
         return {"regex": dsl.to_regex(value)}
     if value.whitespace_pattern is not None:
         raise InvalidParamsError(
-            f"structured_outputs: whitespace_pattern = {value.whitespace_pattern!r} of outlines' JsonSchema is not offered: leave it out, and give"
-            " StructuredOutputsParams.of(schema, whitespace='compact'), 'one' or 'any'",
+            f"structured_outputs: whitespace_pattern = {value.whitespace_pattern!r} of outlines' JsonSchema is not offered: leave it out,"
+            " and give StructuredOutputsParams.of(schema, whitespace='compact'), 'one' or 'any'",
             "structured_outputs",
         )
     return {"json": value.schema}

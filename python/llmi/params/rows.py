@@ -38,8 +38,8 @@ def check_rows(params: RowParams) -> None:
     layers = params.dola_layers
     if is_guided(params) and layers is not None:
         raise UnsupportedCombinationError(
-            f"guidance_scale = {show(params.guidance_scale)} and dola_layers = {show(layers)} cannot be set together: the contrast of layers cuts "
-            "tokens to -inf, and no difference of two such rows is defined",
+            f"guidance_scale = {show(params.guidance_scale)} and dola_layers = {show(layers)} cannot be set together: the contrast of"
+            " layers cuts tokens to -inf, and no difference of two such rows is defined",
             "guidance_scale",
             "dola_layers",
         )

@@ -97,9 +97,9 @@ class SamplingParams:
         Generation ends where one appears in the text; it is cut off unless `include_stop_str_in_output`. The text of a
         special token ends it at that token.
     stop_regex : str or list of str, optional
-        Generation ends at the first character with which one of these expressions matches a part of the text; the text is cut where that part
-        begins, unless `include_stop_str_in_output`. The syntax is Python's, without look-around, backreferences, `$` and word boundaries; the time is
-        linear in the text. `stop_reason` is the expression. A stream holds back what may become a match.
+        Generation ends at the first character with which one of these expressions matches a part of the text; the text is cut where that
+        part begins, unless `include_stop_str_in_output`. The syntax is Python's, without look-around, backreferences, `$` and word
+        boundaries; the time is linear in the text. `stop_reason` is the expression. A stream holds back what may become a match.
     stop_token_ids : list of int, optional
         Ids that end generation, in addition to the model's own end-of-text ids.
     eos_token_id : int or list of int, optional
@@ -108,8 +108,8 @@ class SamplingParams:
         vLLM's: {"max_pattern_size", "min_pattern_size" (1), "min_count"}. Generation ends when the last tokens are min_count times the same
         pattern; finish_reason is "stop", stop_reason "repetition_detected". Not before `min_tokens`.
     thinking_token_budget : int, optional
-        Most tokens of a block of thinking, counted in the output: then the model's mark that ends it (`</think>`) is the only token. 0 ends it at
-        once. None and -1: no limit.
+        Most tokens of a block of thinking, counted in the output: then the model's mark that ends it (`</think>`) is the only token. 0 ends
+        it at once. None and -1: no limit.
     ignore_eos : bool
         Go on past end-of-text.
     presence_penalty, frequency_penalty : float
@@ -167,9 +167,9 @@ class SamplingParams:
         v's last hidden state, after the final norm, with that of a token of prompt or output. It draws nothing: `temperature` is 0
         where it is not given, and `n` is 1. 0 is greedy.
     steering : mapping of int to array [hidden_size], optional
-        Steering vectors (Turner et al., 2023): each is added in fp32 to the residual stream after its layer, at every position of prompt and output (and of
-        a negative prompt). 0 is the embedding's output, i layer i, -1 the last one. Hidden states and drafters that read them see the steered stream, draft
-        models do not, and cached blocks serve requests with the same steering alone.
+        Steering vectors (Turner et al., 2023): each is added in fp32 to the residual stream after its layer, at every position of prompt
+        and output (and of a negative prompt). 0 is the embedding's output, i layer i, -1 the last one. Hidden states and drafters that read
+        them see the steered stream, draft models do not, and cached blocks serve requests with the same steering alone.
     logit_bias : mapping of int to float, optional
         Added to logits; -inf bans.
     bad_words : str or list of str or of lists of int, optional
@@ -292,7 +292,8 @@ class SamplingParams:
             for name in steps:
                 if name in FILTERS and name not in ("temperature", "mirostat"):
                     raise UnsupportedCombinationError(
-                        f"mirostat = {self.mirostat} takes the place of the filters: {name} = {show(getattr(self, name))} cannot be set with it",
+                        f"mirostat = {self.mirostat} takes the place of the filters: {name} = {show(getattr(self, name))} cannot be set"
+                        " with it",
                         "mirostat",
                         name,
                     )

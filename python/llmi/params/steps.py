@@ -15,14 +15,34 @@ FILTERS = tuple(name for name in STEPS if name not in PENALTIES)
 #: The orders that have a name: transformers 5.24, and llama.cpp's default chain.
 ORDERS: Mapping[str, tuple[str, ...]] = {
     "hf": (
-        "repetition_penalty", "frequency_penalty", "presence_penalty", "temperature", "top_h", "top_k", "top_p", "min_p", "typical_p",
-        "epsilon_cutoff", "eta_cutoff",
+        "repetition_penalty",
+        "frequency_penalty",
+        "presence_penalty",
+        "temperature",
+        "top_h",
+        "top_k",
+        "top_p",
+        "min_p",
+        "typical_p",
+        "epsilon_cutoff",
+        "eta_cutoff",
     ),
     "llama.cpp": (
-        "repetition_penalty", "frequency_penalty", "presence_penalty", "dry_multiplier", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p",
-        "xtc_probability", "temperature", "adaptive_p", "mirostat",
+        "repetition_penalty",
+        "frequency_penalty",
+        "presence_penalty",
+        "dry_multiplier",
+        "top_n_sigma",
+        "top_k",
+        "typical_p",
+        "top_p",
+        "min_p",
+        "xtc_probability",
+        "temperature",
+        "adaptive_p",
+        "mirostat",
     ),
-}  # fmt: skip
+}
 #: Parameters that say how a step works, and change nothing without it.
 COMPANIONS: Mapping[str, str] = {
     "xtc_threshold": "xtc_probability", "dynatemp_exponent": "dynatemp_range", "mirostat_tau": "mirostat", "mirostat_eta": "mirostat",

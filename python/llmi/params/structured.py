@@ -52,8 +52,8 @@ class StructuredOutputsParams:
     lenient : bool
         Schema keywords that the grammar engine does not know have no effect, with a warning in the log. By default they are refused.
     open_objects : bool
-        An object of a JSON schema that lists properties, and says nothing of others, may have any others, as the standard has it. By default it has none:
-        small models make names up until the limit.
+        An object of a JSON schema that lists properties, and says nothing of others, may have any others, as the standard has it. By
+        default it has none: small models make names up until the limit.
     after_thinking : bool
         The constraint starts behind the model's thinking: behind the token or text that ends it (`</think>`), if the prompt opens a block
         of thinking or the output begins with one. Else it starts at once.
@@ -151,7 +151,10 @@ class StructuredOutputsParams:
 class StructuredKind:
     """A Constraint, StructuredOutputsParams, or a mapping of its fields."""
 
-    says = f"a Constraint, StructuredOutputsParams, a dict with one of {', '.join(KINDS)}, a term of outlines or a parser of lm-format-enforcer"
+    says = (
+        f"a Constraint, StructuredOutputsParams, a dict with one of {', '.join(KINDS)}, a term of outlines or a parser of"
+        " lm-format-enforcer"
+    )
 
     def parse(self, name: str, value: object) -> Any:
         """The value in its plain form. Raises InvalidParamsError that names the argument."""

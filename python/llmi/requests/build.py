@@ -76,8 +76,12 @@ class RequestBuilder:
             params.max_tokens = room
             log.info(
                 "max_tokens = %d (%s) is shortened to %d: %d prompt tokens, max_model_len = %d",
-                given, "the model's generation_config.json" if resolved.sources["max_tokens"] == "model" else "the default", room, prompt_len, self.max_model_len,
-            )  # fmt: skip
+                given,
+                "the model's generation_config.json" if resolved.sources["max_tokens"] == "model" else "the default",
+                room,
+                prompt_len,
+                self.max_model_len,
+            )
         else:
             params.max_tokens = int(given)
         if params.max_tokens == 0 and params.prompt_logprobs is None:
@@ -113,11 +117,27 @@ class RequestBuilder:
             None if submission.beams is None else beams_for_core(submission.beams, self._forced(submission.beams, submission.core_params))
         )
         submission.request = _core.Request(
-            id=request_id, prompt_token_ids=submission.prompt_token_ids, params=submission.core_params,
-            negative_token_ids=submission.negative_token_ids, n=params.n, priority=priority,
-            stream=stream, stepped=stepped, hooks=submission.hooks if submission.hooks else None, speculation=speculation,
-            constraint=submission.hooks.core_constraint, constraint_ends=self.ends(params), drafts_forced=_drafts_forced(submission), recorded=self._known(submission.recorded), thinking=submission.thinking, source=submission.source, cache_salt=submission.cache_salt, steering=core_steering(params.steering, self.spec), trace=submission.trace, beams=beams,
-        )  # fmt: skip
+            id=request_id,
+            prompt_token_ids=submission.prompt_token_ids,
+            params=submission.core_params,
+            negative_token_ids=submission.negative_token_ids,
+            n=params.n,
+            priority=priority,
+            stream=stream,
+            stepped=stepped,
+            hooks=submission.hooks if submission.hooks else None,
+            speculation=speculation,
+            constraint=submission.hooks.core_constraint,
+            constraint_ends=self.ends(params),
+            drafts_forced=_drafts_forced(submission),
+            recorded=self._known(submission.recorded),
+            thinking=submission.thinking,
+            source=submission.source,
+            cache_salt=submission.cache_salt,
+            steering=core_steering(params.steering, self.spec),
+            trace=submission.trace,
+            beams=beams,
+        )
 
     def core_params(
         self, params: SamplingParams, seed: int, max_tokens: int, prompt_token_ids: list[int] | None = None
@@ -180,7 +200,8 @@ class RequestBuilder:
             if stop in texts:
                 if params.include_stop_str_in_output:
                     raise UnsupportedCombinationError(
-                        f"stop = {stop!r} is a special token, which the text leaves out: include_stop_str_in_output needs skip_special_tokens=False",
+                        f"stop = {stop!r} is a special token, which the text leaves out: include_stop_str_in_output needs"
+                        " skip_special_tokens=False",
                         "stop",
                         "include_stop_str_in_output",
                     )
@@ -271,7 +292,8 @@ class RequestBuilder:
             for length in range(1, min(len(ids) - 1, len(prompt_token_ids)) + 1):
                 if prompt_token_ids[-length:] == ids[:length]:  # transformers looks at the prompt, too; llmi at the output alone
                     raise UnsupportedCombinationError(
-                        f"bad_words_ids: the prompt ends with the beginning of {ids}; a sequence across prompt and output is not banned here",
+                        f"bad_words_ids: the prompt ends with the beginning of {ids}; a sequence across prompt and output is not banned"
+                        " here",
                         "bad_words",
                         "prompt",
                     )

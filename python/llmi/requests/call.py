@@ -217,7 +217,8 @@ class Ending:
 
 
 def until_whole(step: Callable[[], Outputs | None]) -> Outputs | None:
-    """`step()`, tried anew when an exception tears it, such as a second Ctrl-C: the first is on its way already. None if it never ends whole.
+    """`step()`, tried anew when an exception tears it, such as a second Ctrl-C: the first is on its way already. None if it never ends
+    whole.
 
     Python runs signal handlers at calls and at jumps back. So the handlers here call nothing, and the outer loop is for a signal that comes
     at the inner one's jump.

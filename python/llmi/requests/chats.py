@@ -55,11 +55,15 @@ def chat_call(
 
     def render(chats: object) -> list[ChatPrompt | LlmiError]:
         return prompts_of(
-            llm.tokenizer, [tools.messages(entry) for entry in as_chats(chats)], chat_template=chat.chat_template,
+            llm.tokenizer,
+            [tools.messages(entry) for entry in as_chats(chats)],
+            chat_template=chat.chat_template,
             add_generation_prompt=option("add_generation_prompt", chat.add_generation_prompt),
-            continue_final_message=option("continue_final_message", chat.continue_final_message), tools=tools.template_tools,
-            chat_template_kwargs=chat.chat_template_kwargs, stacklevel=5,
-        )  # fmt: skip
+            continue_final_message=option("continue_final_message", chat.continue_final_message),
+            tools=tools.template_tools,
+            chat_template_kwargs=chat.chat_template_kwargs,
+            stacklevel=5,
+        )
 
     prompts = render(messages)
     for prompt in prompts:

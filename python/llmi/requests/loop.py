@@ -14,8 +14,8 @@ T = TypeVar("T")
 class Loop(AsyncIterator[T]):
     """Reads a stream for the task that began it. If that task is cancelled while it waits here, the request ends: nobody reads on.
 
-    The stream may outlive that: the traceback of the exception, which a notebook keeps, holds it. A read by another task, as `asyncio.wait_for` makes one in
-    Python 3.11, is a poll with a timeout, and loses nothing; so is any read of the stream itself.
+    The stream may outlive that: the traceback of the exception, which a notebook keeps, holds it. A read by another task, as
+    `asyncio.wait_for` makes one in Python 3.11, is a poll with a timeout, and loses nothing; so is any read of the stream itself.
     """
 
     def __init__(self, read: Callable[[], Awaitable[T]], leave: Callable[[], object]) -> None:
@@ -27,7 +27,8 @@ class Loop(AsyncIterator[T]):
     async def __anext__(self) -> T:
         if self._is_over:
             raise LlmiError(
-                "this loop over a stream was cancelled, which has ended the request: to poll with a timeout call anext() on the stream, not on aiter() of it"
+                "this loop over a stream was cancelled, which has ended the request: to poll with a timeout call anext() on the stream, not"
+                " on aiter() of it"
             )
         try:
             return await self._read()

@@ -43,8 +43,9 @@ class CallOptions:
 
     stream: text is wanted as it comes. stepped: the requests run while LLM.step is called. to_the_end: where nobody gives max_tokens it is
     the end of the context. render: makes token ids of a chat's messages, in calls that take chats; tools: how their answers are read.
-    arrival: of requests that arrive one by one, this one's number: its seed is derived from it. queued_s: since when such a request waits to be
-    prepared, by time.monotonic(); its wait for a grammar counts from then. recorded: outputs to check, by sample; each ends where it differs.
+    arrival: of requests that arrive one by one, this one's number: its seed is derived from it. queued_s: since when such a request waits
+    to be prepared, by time.monotonic(); its wait for a grammar counts from then. recorded: outputs to check, by sample; each ends where it
+    differs.
     """
 
     priority: int | Iterable[int] = 0
@@ -247,7 +248,8 @@ def _tokenize(llm: Session, submission: Submission, item: object, options: CallO
 
 
 def _compile(llm: Session, submission: Submission, text: str | None, options: CallOptions) -> ConstraintMasks | None:
-    """The masks of structured_outputs; the submission gets the time that their grammar took, or its wait for one that another request compiles."""
+    """The masks of structured_outputs; the submission gets the time that their grammar took, or its wait for one that another request
+    compiles."""
     params = submission.params
     deadline = None if options.queued_s is None else Deadline(DEADLINE_S, options.queued_s)
     begun_s = time.perf_counter()

@@ -267,10 +267,18 @@ def request_metrics(submission: Submission, request: _core.Request | None) -> Re
     begun, first = request.first_scheduled_time_s or nan, request.first_token_time_s or nan
     per_token = (end - first) / (len(times) - 1) if len(times) > 1 else nan
     return RequestMetrics(
-        first - arrival, np.diff(times).astype(np.float32), per_token, end - arrival, begun - arrival, request.num_preemptions, prefill_time_s=first - begun,
-        decode_time_s=end - first, detokenize_time_s=request.detokenize_time_s, constraint_time_s=submission.compile_time_s + request.constraint_time_s,
+        first - arrival,
+        np.diff(times).astype(np.float32),
+        per_token,
+        end - arrival,
+        begun - arrival,
+        request.num_preemptions,
+        prefill_time_s=first - begun,
+        decode_time_s=end - first,
+        detokenize_time_s=request.detokenize_time_s,
+        constraint_time_s=submission.compile_time_s + request.constraint_time_s,
         **prepared,
-    )  # fmt: skip
+    )
 
 
 def _make_trace(

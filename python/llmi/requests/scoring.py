@@ -24,8 +24,8 @@ else:
 
 
 def encode_pair(llm: Session, context: Prompt, continuation: Prompt, parse_special: bool = False) -> tuple[list[int], list[int]]:
-    """Ids of both, by lm-eval's rule: spaces at the context's end move over; the continuation is what the joint text has behind as many tokens as
-    the context alone has. Where a token spans the join and nothing is left, the continuation is encoded alone."""
+    """Ids of both, by lm-eval's rule: spaces at the context's end move over; the continuation is what the joint text has behind as many
+    tokens as the context alone has. Where a token spans the join and nothing is left, the continuation is encoded alone."""
     if isinstance(context, str) and isinstance(continuation, str):
         for part in (context, continuation):
             parse(Text(empty=True), "pairs", part)

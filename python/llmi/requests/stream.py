@@ -22,8 +22,8 @@ class TextStream(StaysHere, Iterator[StreamChunk], AsyncIterator[StreamChunk]):
     """Chunks of text of one or several requests, in the order in which they come.
 
     A context manager: leaving it aborts what still runs. `outputs` holds the results, partial until all are done. The stream keeps its
-    LLM until it is read to the end or closed. A read that a timeout cancels (`asyncio.wait_for` around `anext`) loses no text: the next read gets it.
-    Where the task of an `async for` is cancelled, the requests end.
+    LLM until it is read to the end or closed. A read that a timeout cancels (`asyncio.wait_for` around `anext`) loses no text: the next
+    read gets it. Where the task of an `async for` is cancelled, the requests end.
     """
 
     _call: Call | None = None  # before __init__
@@ -134,7 +134,8 @@ class TextStream(StaysHere, Iterator[StreamChunk], AsyncIterator[StreamChunk]):
             self._llm.last_outputs = outputs
 
     async def _news(self) -> None:
-        """Returns when there may be news. One thread waits at a time, and goes on if this read is cancelled: what it gets is in the call."""
+        """Returns when there may be news. One thread waits at a time, and goes on if this read is cancelled: what it gets is in the
+        call."""
         import asyncio  # 15 ms that a program without an event loop does not pay
 
         loop = asyncio.get_running_loop()

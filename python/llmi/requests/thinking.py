@@ -30,7 +30,8 @@ def thinking_limits(tokenizer: Tokenizer, submission: Submission) -> tuple[int |
     begins, ends = (_token_of(tokenizer, text) for text in (thinking.begins, thinking.ends))
     if ends is None:
         raise InvalidParamsError(
-            f"thinking_token_budget = {budget}: {thinking.ends!r} is no token of this model, which may spell it in several ways: leave it out",
+            f"thinking_token_budget = {budget}: {thinking.ends!r} is no token of this model, which may spell it in several ways: leave"
+            " it out",
             "thinking_token_budget",
         )
     state = state_behind(submission.prompt or "", thinking, tokenizer.special_pattern)
@@ -59,7 +60,8 @@ def _check_together(submission: Submission, text: str, ends: int) -> None:
     what = params.structured_outputs
     if isinstance(what, StructuredOutputsParams) and not what.after_thinking:
         raise UnsupportedCombinationError(
-            "thinking_token_budget: structured_outputs constrains the output from its first token, so there is no thinking: give after_thinking=True",
+            "thinking_token_budget: structured_outputs constrains the output from its first token, so there is no thinking: give"
+            " after_thinking=True",
             "thinking_token_budget",
             "structured_outputs",
         )

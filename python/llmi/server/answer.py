@@ -14,7 +14,8 @@ from llmi.outputs.results import RequestOutput
 from llmi.server.generation import Job
 
 _encode = msgspec.json.Encoder().encode
-#: Characters that JSON takes as they are, and that end a line for clients which cut streams as Python's str.splitlines does, in UTF-8; how they are escaped.
+#: Characters that JSON takes as they are, and that end a line for clients which cut streams as Python's str.splitlines does, in UTF-8; how
+#: they are escaped.
 _LINE_ENDS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
 DONE = b"data: [DONE]\n\n"
 

@@ -8,8 +8,12 @@ from llmi.server.nested import flag_at, ignore_others, refuse_others, text_or_nu
 
 #: Kinds of a format, with the keys that each has besides `type`; None: the grammar's own reader knows them.
 _KINDS: dict[str, tuple[str, ...] | None] = {
-    "text": (), "json_object": ("schema",), "json_schema": ("name", "description", "strict", "schema"), "grammar": ("grammar",), "structural_tag": None,
-}  # fmt: skip
+    "text": (),
+    "json_object": ("schema",),
+    "json_schema": ("name", "description", "strict", "schema"),
+    "grammar": ("grammar",),
+    "structural_tag": None,
+}
 
 
 def constraint_of(where: str, value: object, ignored: list[str], kinds: tuple[str, ...]) -> object:

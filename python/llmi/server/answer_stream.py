@@ -1,4 +1,5 @@
-"""An answer that goes out as it comes: what a step of the engine has made is written where it is found, without a switch of tasks for each token."""
+"""An answer that goes out as it comes: what a step of the engine has made is written where it is found, without a switch of tasks for each
+token."""
 
 from __future__ import annotations
 
@@ -67,8 +68,8 @@ class _Rest:
 class AnswerStream(Watched):
     """Sends the events that `form` makes of a job's deltas, and ends the job with the stream.
 
-    News are taken in the callback that brings them, and written at once. While a client does not read, nothing is taken: what comes meanwhile is one
-    larger event.
+    News are taken in the callback that brings them, and written at once. While a client does not read, nothing is taken: what comes
+    meanwhile is one larger event.
     """
 
     def __init__(self, job: Job, form: StreamForm, receipts: Receipts, deltas: Deltas) -> None:

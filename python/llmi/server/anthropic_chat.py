@@ -170,7 +170,8 @@ def output_format(taken: Taken) -> object:
 
 
 def _check_context(taken: Taken) -> None:
-    """`context_management`: to keep or to clear earlier thinking is the template's matter; edits that clear other things are refused by name."""
+    """`context_management`: to keep or to clear earlier thinking is the template's matter; edits that clear other things are refused by
+    name."""
     management = taken.mapping("context_management") or {}
     ignore_others(taken.ignored, "context_management", management, "edits")
     for index, edit in enumerate(list_at("context_management.edits", management.get("edits"))):
@@ -189,6 +190,12 @@ def chat_of_messages(taken: Taken, template: str) -> Chat:
     continued = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
     choice, several = _choice(taken)
     return Chat(
-        messages=plain_messages(messages, taken.ignored), tools=_tools(taken), variables=_variables(taken, template), add_generation_prompt=not continued,
-        continue_final_message=continued, tool_choice=choice, parallel_tool_calls=several, negative_prompt=taken.params.get("negative_prompt"),
-    )  # fmt: skip
+        messages=plain_messages(messages, taken.ignored),
+        tools=_tools(taken),
+        variables=_variables(taken, template),
+        add_generation_prompt=not continued,
+        continue_final_message=continued,
+        tool_choice=choice,
+        parallel_tool_calls=several,
+        negative_prompt=taken.params.get("negative_prompt"),
+    )

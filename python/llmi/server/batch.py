@@ -21,7 +21,8 @@ from llmi.server.settings import ServerSettings
 
 @dataclasses.dataclass
 class BatchReport:
-    """The outcome of a run. num_answered: in this run; num_failed: those of them that are errors; num_resumed: answers that were there already."""
+    """The outcome of a run. num_answered: in this run; num_failed: those of them that are errors; num_resumed: answers that were there
+    already."""
 
     num_answered: int = 0
     num_failed: int = 0
@@ -45,9 +46,19 @@ async def call(app: Starlette, path: str, body: bytes) -> tuple[int, bytes]:
 
     headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     scope = {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http", "path": path, "raw_path": path.encode(),
-        "query_string": b"", "root_path": "", "headers": headers, "client": None, "server": ("127.0.0.1", 80),
-    }  # fmt: skip
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": headers,
+        "client": None,
+        "server": ("127.0.0.1", 80),
+    }
     await app(scope, receive, send)
     return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
 

@@ -46,7 +46,8 @@ class BatchLine:
 
 
 class BatchReader:
-    """Reads lines in order. fingerprint_of gives, for the body's `model`, what its answers depend on; raises ApiError for a name that is not served."""
+    """Reads lines in order. fingerprint_of gives, for the body's `model`, what its answers depend on; raises ApiError for a name that is
+    not served."""
 
     def __init__(self, path: Path, fingerprint_of: Callable[[object], str]) -> None:
         self._path = path
@@ -126,7 +127,8 @@ def _output(line: BatchLine, response: dict[str, Any] | None, error: dict[str, A
 class Answered:
     """The output of an earlier run: what need not be computed again.
 
-    A last line that was cut off, and answers that another try may change (a full queue, a deadline, an engine that ended), are taken out of the file.
+    A last line that was cut off, and answers that another try may change (a full queue, a deadline, an engine that ended), are taken out of
+    the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -157,7 +159,8 @@ class Answered:
             return False
         if known != line.digest:
             raise InvalidParamsError(
-                f"{self.path} has an answer for custom_id {line.custom_id!r} that is not to line {line.number}, or not of this model: give another output file",
+                f"{self.path} has an answer for custom_id {line.custom_id!r} that is not to line {line.number}, or not of this model: give"
+                " another output file",
                 "output",
             )
         return True

@@ -13,7 +13,8 @@ from llmi.errors import InvalidParamsError
 
 @contextlib.contextmanager
 def only_run(output: Path) -> Iterator[None]:
-    """Holds the lock of an output, a file next to it, which the system frees with the process. Raises InvalidParamsError where another run has it."""
+    """Holds the lock of an output, a file next to it, which the system frees with the process. Raises InvalidParamsError where another run
+    has it."""
     path = output.with_name(output.name + ".lock")
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -24,7 +25,8 @@ def only_run(output: Path) -> Iterator[None]:
         except BlockingIOError:
             os.close(descriptor)
             raise InvalidParamsError(
-                f"{output}: another run of `llmi batch` writes to it: wait for its end, and the same command goes on where it ended, or give another output",
+                f"{output}: another run of `llmi batch` writes to it: wait for its end, and the same command goes on where it ended, or"
+                " give another output",
                 "output",
             ) from None
         except FileNotFoundError:

@@ -25,7 +25,8 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def decode(data: bytes) -> dict[str, Any]:
-    """The fields of a JSON object. Raises ApiError for all that is not strict JSON, for a key that comes twice, and for what is no object."""
+    """The fields of a JSON object. Raises ApiError for all that is not strict JSON, for a key that comes twice, and for what is no
+    object."""
     if not data:
         raise ApiError(400, "the body is empty: it must be a JSON object", code="invalid_json")
     try:

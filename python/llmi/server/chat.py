@@ -120,7 +120,8 @@ class ChatForm:
     # --- as it comes
 
     def begin(self) -> bytes:
-        """A chunk with the role for each choice; the first one says what repeats the answer. Choices of beams after the first come at the end, or never."""
+        """A chunk with the role for each choice; the first one says what repeats the answer. Choices of beams after the first come at the
+        end, or never."""
         chunks = []
         for index in range(1 if self._job.is_beams else self._job.num_choices):
             chunk = self._role(index)
@@ -219,7 +220,8 @@ def _message(parts: Parts, with_reasoning: bool) -> dict[str, Any]:
 
 
 def _deltas(parts: Sequence[Part], with_reasoning: bool) -> list[dict[str, Any]]:
-    """The deltas of parts that have come. A chunk has one entry of a call, and nothing else, then: clients read the first entry, or parse each as it comes."""
+    """The deltas of parts that have come. A chunk has one entry of a call, and nothing else, then: clients read the first entry, or parse
+    each as it comes."""
     deltas: list[dict[str, Any]] = []
     for part in parts:
         if part.kind == "call":

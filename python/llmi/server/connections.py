@@ -112,7 +112,11 @@ class Timed:
 
     def _close_idle(self) -> bool:
         """Closes the connection that has been idle longest; whether there was one."""
-        idle = {each.timeout_keep_alive_task.when(): each for each in self.connections if each.timeout_keep_alive_task is not None and not each.transport.is_closing()}  # fmt: skip
+        idle = {
+            each.timeout_keep_alive_task.when(): each
+            for each in self.connections
+            if each.timeout_keep_alive_task is not None and not each.transport.is_closing()
+        }
         if not idle:
             return False
         idle[min(idle)].transport.close()
@@ -169,7 +173,8 @@ def _uvicorn_protocol() -> type[asyncio.Protocol]:
 
 
 def quiet_accepts(loop: asyncio.AbstractEventLoop) -> None:
-    """asyncio reports each connection that it cannot accept for lack of open files, thousands in a row: one line a minute says so instead."""
+    """asyncio reports each connection that it cannot accept for lack of open files, thousands in a row: one line a minute says so
+    instead."""
     said_s = -math.inf
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -19,7 +19,8 @@ from llmi.server.threads import Threads
 log = logging.getLogger("llmi.server")
 #: After the deadline streams get their error event; this long they may take to read it.
 _LAST_S = 5.0
-#: Requests that come so soon after the signal are told that the server ends; later ones find no server. A client may have sent them before it.
+#: Requests that come so soon after the signal are told that the server ends; later ones find no server. A client may have sent them before
+#: it.
 _TELL_S = 0.1
 
 

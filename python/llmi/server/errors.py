@@ -21,9 +21,19 @@ from llmi.errors import (
 )
 
 log = logging.getLogger("llmi.server")
-_TYPES = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error", 405: "invalid_request_error",
-          408: "timeout_error", 413: "request_too_large", 429: "rate_limit_error", 431: "invalid_request_error", 503: "overloaded_error",
-          504: "timeout_error"}  # fmt: skip
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    431: "invalid_request_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 _LONGEST = 2000  # characters of a message
 
 
@@ -47,8 +57,14 @@ class ApiError(LlmiError):
     """
 
     def __init__(
-        self, status: int, message: str, type: str | None = None, param: str | None = None, code: str | None = None, headers: dict[str, str] | None = None
-    ) -> None:  # fmt: skip
+        self,
+        status: int,
+        message: str,
+        type: str | None = None,
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
@@ -85,8 +101,9 @@ def api_error(error: BaseException) -> ApiError:
     text = public_text(error) if isinstance(error, LlmiError) else f"an error inside the server: {type(error).__name__}"
     if isinstance(error, RequestTimeoutError):  # in the words of a body
         text = (
-            f"the answer did not end within timeout_s = {error.deadline_s:g}: {error.elapsed_s:.3f} s have passed since the request arrived, and "
-            f"{error.num_tokens:,} tokens had come; give a longer timeout_s (at most the server's --deadline-s), or fewer max_tokens"
+            f"the answer did not end within timeout_s = {error.deadline_s:g}: {error.elapsed_s:.3f} s have passed since the request"
+            f" arrived, and {error.num_tokens:,} tokens had come; give a longer timeout_s (at most the server's --deadline-s), or fewer"
+            " max_tokens"
         )
     headers = {}
     retry = getattr(error, "retry_after_s", None)

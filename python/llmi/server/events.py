@@ -21,18 +21,33 @@ PERIOD_S = 0.5
 #: Most rows and pages that an event lists; the counts cover all.
 MOST_ROWS, MOST_PAGES = 64, 4096
 _COUNTERS = (
-    "num_steps", "num_prompt_tokens", "num_generated_tokens", "num_finished_requests", "num_preemptions", "num_running", "num_waiting", "num_pages", "num_free_pages",
-    "num_cached_pages", "num_shared_pages", "num_prefix_blocks", "num_prefix_queried_tokens", "num_prefix_hit_tokens", "num_prefix_evictions", "busy_time_s",
-)  # fmt: skip
+    "num_steps",
+    "num_prompt_tokens",
+    "num_generated_tokens",
+    "num_finished_requests",
+    "num_preemptions",
+    "num_running",
+    "num_waiting",
+    "num_pages",
+    "num_free_pages",
+    "num_cached_pages",
+    "num_shared_pages",
+    "num_prefix_blocks",
+    "num_prefix_queried_tokens",
+    "num_prefix_hit_tokens",
+    "num_prefix_evictions",
+    "busy_time_s",
+)
 _PAGE = Path(__file__).with_name("page.html")
 
 
 def snapshot(model: Served) -> dict[str, Any]:
     """One model's engine now. The block tables are read between two steps, so this may wait for one.
 
-    `rows`: of each sequence its number (the engine's own, not the request's id), tokens computed, tokens drafted for it so far and those of them that were
-    accepted (null: no request of the server), blocks, and blocks that others hold too. `pages`: how many sequences and prefix blocks hold each page.
-    `tree`: of each prefix block, breadth first, the place of its parent in the list (-1: a root), and how many sequences end there.
+    `rows`: of each sequence its number (the engine's own, not the request's id), tokens computed, tokens drafted for it so far and those of
+    them that were accepted (null: no request of the server), blocks, and blocks that others hold too. `pages`: how many sequences and
+    prefix blocks hold each page. `tree`: of each prefix block, breadth first, the place of its parent in the list (-1: a root), and how
+    many sequences end there.
     """
     engine = model.llm._engine
     drafts = {request.number: request.drafts for request in model.server.live().requests}
@@ -46,10 +61,14 @@ def snapshot(model: Served) -> dict[str, Any]:
         row = {"id": entry.request_id, "sample": entry.sample_index, "tokens": entry.num_tokens, "drafted": drafted, "accepted": accepted}
         rows.append({**row, "blocks": len(held), "shared": shared})
     return {
-        "model": model.name, "time_s": time.monotonic(), "rows": rows, "num_rows": len(tables.sequences), "pages": references[:MOST_PAGES].tolist(),
+        "model": model.name,
+        "time_s": time.monotonic(),
+        "rows": rows,
+        "num_rows": len(tables.sequences),
+        "pages": references[:MOST_PAGES].tolist(),
         "tree": tables.prefix_shape,
         "stats": {name: stats[name] for name in _COUNTERS},
-    }  # fmt: skip
+    }
 
 
 class Watch:
@@ -87,7 +106,10 @@ async def events(request: Request) -> Response:
 
 async def page(request: Request) -> Response:
     """The page. It needs nothing from elsewhere, and its policy forbids to load anything."""
-    policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    policy = (
+        "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; base-uri 'none';"
+        " form-action 'none'; frame-ancestors 'none'"
+    )
     headers = {
         "content-security-policy": policy,
         "cache-control": "no-cache",

@@ -31,9 +31,17 @@ NOT_OVER_HTTP = {
 #: Parameters of LLM.generate that go on to it under their own names.
 PASSED_ON = frozenset(
     name
-    for name in (*SAMPLING, *BEAMS, *ALIASES, *(alias for option in BEAMS.values() for alias in option.aliases), "do_sample", "suppress_tokens", "sequence_bias")
+    for name in (
+        *SAMPLING,
+        *BEAMS,
+        *ALIASES,
+        *(alias for option in BEAMS.values() for alias in option.aliases),
+        "do_sample",
+        "suppress_tokens",
+        "sequence_bias",
+    )
     if name not in NOT_OVER_HTTP
-)  # fmt: skip
+)
 
 
 _NOT_JSON = {
@@ -49,7 +57,14 @@ _SHARED = {
     **inert("nothing is stored or billed here", _WORDS, "user", "service_tier", "safety_identifier"),
     **inert("nothing is stored here", Flag(), "store"),
     **inert("nothing is stored here", Maybe(ANYTHING), "metadata"),
-    **inert("the prefix cache changes no token", Maybe(ANYTHING), "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "cache_control"),
+    **inert(
+        "the prefix cache changes no token",
+        Maybe(ANYTHING),
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "cache_control",
+    ),
     **inert("llguidance is the one engine of grammars", _WORDS, "guided_decoding_backend"),
     **refused("give structured_outputs.whitespace", "guided_whitespace_pattern"),
     **refused("answers are not moderated", "moderation"),
@@ -57,7 +72,7 @@ _SHARED = {
     **refused("give beam_width= (num_beams), with n", "use_beam_search", neutral=(False,)),
     **refused("a request has no arguments for plug-ins", "vllm_xargs", neutral=({},)),
     **refused("models take text alone", "mm_processor_kwargs", "multi_modal_uuids", neutral=({},)),
-}  # fmt: skip
+}
 _OPENAI_CHAT = {
     **inert("it says what the answer may look like, and changes no token", Maybe(ANYTHING), "prediction"),
     **inert("the model has one manner", _WORDS, "verbosity"),
@@ -72,7 +87,8 @@ _OPENAI_CHAT = {
 
 @dataclasses.dataclass(frozen=True)
 class Endpoint:
-    """One endpoint's fields: `own` are read by its code; `foreign` are inert or refused; SamplingParams' are passed on unless `is_strict`."""
+    """One endpoint's fields: `own` are read by its code; `foreign` are inert or refused; SamplingParams' are passed on unless
+    `is_strict`."""
 
     name: str
     own: frozenset[str]
@@ -199,15 +215,25 @@ _NO_LOGPROBS = refused(
 _ANTHROPIC = {
     **CLIENTS,
     **_NO_LOGPROBS,
-    **inert("nothing is stored or billed here", Maybe(ANYTHING), "metadata", "service_tier", "inference_geo", "user_profile_id", "workspace_id", "diagnostics",
-             "billing_policy", "fallback_credit_token"),
+    **inert(
+        "nothing is stored or billed here",
+        Maybe(ANYTHING),
+        "metadata",
+        "service_tier",
+        "inference_geo",
+        "user_profile_id",
+        "workspace_id",
+        "diagnostics",
+        "billing_policy",
+        "fallback_credit_token",
+    ),
     **inert("the prefix cache changes no token", Maybe(ANYTHING), "cache_control"),
     **inert("a field of the body says what this header says", Maybe(ANYTHING), "betas", "anthropic_version"),
     **inert("there is one speed", Maybe(ANYTHING), "speed"),
     **inert("there is one model", Maybe(ANYTHING), "fallbacks"),
     **refused("nothing is kept from one request to the next", "container", "thread", "compaction"),
     **refused("no other server is asked", "mcp_servers", neutral=([],)),
-}  # fmt: skip
+}
 MESSAGES = Endpoint("/v1/messages", _own(_MESSAGES_OWN, ("context_management",), _LLMI), _ANTHROPIC | _NOT_JSON)
 COUNT_TOKENS = Endpoint("/v1/messages/count_tokens", _own(_MESSAGES_OWN, ("context_management",)), _ANTHROPIC | _NOT_JSON)
 _RESPONSES = {
@@ -215,14 +241,20 @@ _RESPONSES = {
     **refused("give max_output_tokens", "max_tokens", "max_new_tokens"),
     **{name: entry for name, entry in _SHARED.items() if name not in ("metadata",)},
     **inert("nothing is stored here", Maybe(ANYTHING), "metadata"),
-    **refused("nothing is kept from one request to the next: give the whole chat as input", "previous_response_id", "conversation", "prompt",
-               "context_management", "access_programs"),
+    **refused(
+        "nothing is kept from one request to the next: give the whole chat as input",
+        "previous_response_id",
+        "conversation",
+        "prompt",
+        "context_management",
+        "access_programs",
+    ),
     **refused("the answer comes at once or as a stream", "background", "background_options", neutral=(False,)),
     **refused("answers are text alone", "image"),
     **refused("the number of calls is the model's", "max_tool_calls"),
     **refused("a prompt that is too long is refused", "truncation", neutral=("disabled",)),
     **refused("a stream has no options here", "stream_options", neutral=({}, {"include_obfuscation": False})),
-}  # fmt: skip
+}
 RESPONSES = Endpoint(
     "/v1/responses",
     _own(

@@ -50,8 +50,8 @@ def facts(llm: LLM) -> dict[str, Any]:
 
 
 def fingerprint_of(llm: LLM) -> str | None:
-    """ "llmi-" and 16 hexadecimal digits; None where the same request may get other tokens: a verification other than coupled, deterministic=False,
-    processors in Python that no digest can name."""
+    """ "llmi-" and 16 hexadecimal digits; None where the same request may get other tokens: a verification other than coupled,
+    deterministic=False, processors in Python that no digest can name."""
     found = facts(llm)
     if found["verification"] != "coupled" or not promises_bits(found["numerics_id"]) or llm._batch_runner is not None:
         return None

@@ -117,8 +117,15 @@ class Job:
             prompt["cache_salt"] = self.cache_salt
         name = self.request_id if self.request_id is None or len(self.prompts) == 1 else f"{self.request_id}-{index}"
         stream = self.model.server.generate(
-            prompt, None, name, deadline_s=self.timeout_s, priority=self.priority, seed=self.seeds[index], output_kind=output_kind, **self.params
-        )  # fmt: skip
+            prompt,
+            None,
+            name,
+            deadline_s=self.timeout_s,
+            priority=self.priority,
+            seed=self.seeds[index],
+            output_kind=output_kind,
+            **self.params,
+        )
         caller = CALLER.get()
         max_unread = LIMITS.get().unread_bytes // (ENTRY_BYTES * max(1, self._num_entries("logprobs")))
         return stream.bounded(self.arrived_s, max_unread, None if caller.key is None else caller)
@@ -131,7 +138,8 @@ class Job:
         return ApiError(400, str(error), param=cause, code="non_finite_logits")
 
     def _num_entries(self, name: str) -> int:
-        """Log-probabilities of a position by `logprobs` or `prompt_logprobs`: its token's own, and the alternatives; -1: of the whole vocabulary."""
+        """Log-probabilities of a position by `logprobs` or `prompt_logprobs`: its token's own, and the alternatives; -1: of the whole
+        vocabulary."""
         count = SAMPLING[name].parse(self.params.get(name))
         also = len(logprob_ids(self.params)) if name == "logprobs" else 0
         return 0 if count is None else 1 + also + (self.model.llm.model_info.vocab_size if count < 0 else int(count))
@@ -154,7 +162,10 @@ def new_job(model: Served, taken: Taken, prompts: list[Prompt], params: dict[str
     unheard = [] if model.heeds_priority or (priority is None and caller.priority == 0) else ["priority"]
     own = "" if salt is None else Text(4096, empty=True).parse("cache_salt", salt)
     job = Job(
-        model, prompts, params, seeds,
+        model,
+        prompts,
+        params,
+        seeds,
         ignored=[*taken.ignored, *unheard, *(name for prompt in prompts for name in prompt.ignored)],
         wants_receipt=taken.flag("receipt"),
         priority=caller.priority if priority is None else max(caller.priority, PRIORITY.parse("priority", priority)),
@@ -163,7 +174,7 @@ def new_job(model: Served, taken: Taken, prompts: list[Prompt], params: dict[str
         timeout_s=min((each for each in (timeout_s, limits.deadline_s) if each is not None), default=None),
         arrived_s=time.monotonic() if (arrived := ARRIVED.get()) is None else arrived,
         prompts_each=prompts_each,
-    )  # fmt: skip
+    )
     job.check(limits, caller)
     return job
 
@@ -209,7 +220,8 @@ class Deltas:
         self.on_news: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
-        """Submits; returns when the first news are there, or after a moment in which an engine that refuses a request would have said so."""
+        """Submits; returns when the first news are there, or after a moment in which an engine that refuses a request would have said
+        so."""
         first = asyncio.get_running_loop().create_future()
         self.on_news = lambda: None if first.done() else first.set_result(None)
         await _together([reader.start(self._wake) for reader in self._readers])

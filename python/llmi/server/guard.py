@@ -35,8 +35,9 @@ _HEADER_NAMES = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z, -]{1,4096}")
 class Origins:
     """Which `Host` and `Origin` are ours.
 
-    A page of another site may not use the server: its browser names that site as `Origin`, or, if the site's name was made to lead here, as `Host`.
-    That trick needs a name, so addresses are taken as they are. hosts, origins: further ones; origins as "http://site:port", or "null".
+    A page of another site may not use the server: its browser names that site as `Origin`, or, if the site's name was made to lead here, as
+    `Host`. That trick needs a name, so addresses are taken as they are. hosts, origins: further ones; origins as "http://site:port", or
+    "null".
     """
 
     def __init__(self, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
@@ -184,9 +185,13 @@ class _Visit:
         finally:
             self._door.num_active -= 1
             log.info(
-                "%s %s %d %.0f ms key %s", self._scope["method"][:20], self._scope["path"][:80].encode("ascii", "backslashreplace").decode(),
-                self._status, (time.monotonic() - self._begun_s) * 1000, self._caller.name,
-            )  # fmt: skip
+                "%s %s %d %.0f ms key %s",
+                self._scope["method"][:20],
+                self._scope["path"][:80].encode("ascii", "backslashreplace").decode(),
+                self._status,
+                (time.monotonic() - self._begun_s) * 1000,
+                self._caller.name,
+            )
 
     async def _pass(self) -> None:
         door, scope = self._door, self._scope
@@ -251,9 +256,11 @@ class _Visit:
             )
         length = headers.get(b"content-length", [b"0"])[0]
         too_large = ApiError(
-            413, f"the body has more than {limits.body_bytes:,} bytes" + (f": {int(length):,}" if length.isdigit() and len(length) < 16 else ""),
-            code="body_too_large", headers={"connection": "close"},
-        )  # fmt: skip
+            413,
+            f"the body has more than {limits.body_bytes:,} bytes" + (f": {int(length):,}" if length.isdigit() and len(length) < 16 else ""),
+            code="body_too_large",
+            headers={"connection": "close"},
+        )
         if length.isdigit() and (len(length) > 15 or int(length) > limits.body_bytes):
             raise too_large
         wait = asyncio.timeout(limits.body_s)

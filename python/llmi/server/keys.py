@@ -60,7 +60,8 @@ class Key:
 
 
 class Bucket:
-    """Something of which `per_minute` may be used a minute, all of it at once at most. It may fall below zero: what was used is counted at the end."""
+    """Something of which `per_minute` may be used a minute, all of it at once at most. It may fall below zero: what was used is counted at
+    the end."""
 
     def __init__(self, per_minute: int) -> None:
         self.per_minute = per_minute
@@ -200,7 +201,8 @@ class Keys:
     def find(self, text: str) -> Caller | None:
         """The client with this key. Every key is compared, each in constant time.
 
-        text: as a header has it, each character a byte. Clients write a key that is not ASCII in UTF-8 or in Latin-1; either is the same key.
+        text: as a header has it, each character a byte. Clients write a key that is not ASCII in UTF-8 or in Latin-1; either is the same
+        key.
         """
         if not 0 < len(text) <= _LONGEST_KEY:
             return None

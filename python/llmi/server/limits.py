@@ -43,10 +43,12 @@ class Limits:
     keep_alive_s : float
         A stream that is silent for this long gets a comment: proxies cut connections that are silent.
     idle_s : float
-        A connection that has had its answer waits this long for another request. It is more than the 60 s of nginx and of AWS's load balancers and
-        the 90 s of Go's clients: of two ends that keep a connection, the one that sends requests must be the one that closes it.
+        A connection that has had its answer waits this long for another request. It is more than the 60 s of nginx and of AWS's load
+        balancers and the 90 s of Go's clients: of two ends that keep a connection, the one that sends requests must be the one that closes
+        it.
     num_connections : int
-        Open connections; for one more the one that has been idle longest is closed, and if none is, it gets 503. None: the limit of open files, less 64.
+        Open connections; for one more the one that has been idle longest is closed, and if none is, it gets 503. None: the limit of open
+        files, less 64.
     queue : int or None
         Requests that wait in addition to those that the batch has places for; one more gets 429. None: no bound.
     deadline_s : float or None
@@ -95,8 +97,8 @@ class Limits:
         size = (num_logprobs + num_prompt_logprobs) * ENTRY_BYTES
         if size > self.answer_bytes:
             raise InvalidParamsError(
-                f"{num_logprobs:,} log-probabilities of the answers and {num_prompt_logprobs:,} of their prompts, of about {ENTRY_BYTES} bytes each, "
-                f"are {size:,} bytes, more than {self.answer_bytes:,}",
+                f"{num_logprobs:,} log-probabilities of the answers and {num_prompt_logprobs:,} of their prompts, of about {ENTRY_BYTES}"
+                f" bytes each, are {size:,} bytes, more than {self.answer_bytes:,}",
                 "logprobs" if num_logprobs >= num_prompt_logprobs else "prompt_logprobs",
             )
 

@@ -29,7 +29,8 @@ def check_reach(settings: ServerSettings, insecure: bool = False) -> None:
     """Without keys only this machine is served. Raises InvalidParamsError for another address, unless the caller knows (`insecure`)."""
     if settings.keys is None and settings.uds is None and not insecure and not is_loopback(settings.host):
         raise InvalidParamsError(
-            f"--host {settings.host} can be reached from other machines, and no key would be needed: give --keys FILE, or --insecure-no-keys",
+            f"--host {settings.host} can be reached from other machines, and no key would be needed: give --keys FILE, or"
+            " --insecure-no-keys",
             "host",
         )
 

@@ -20,10 +20,18 @@ def _model(model: Served) -> dict[str, Any]:
     import datetime
 
     return {
-        "id": model.name, "object": "model", "created": model.created, "owned_by": "llmi", "root": model.name, "parent": None,
-        "max_model_len": model.max_model_len, "system_fingerprint": model.fingerprint,
-        "type": "model", "display_name": model.name, "created_at": datetime.datetime.fromtimestamp(model.created, datetime.UTC).isoformat().replace("+00:00", "Z"),
-    }  # fmt: skip
+        "id": model.name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": "llmi",
+        "root": model.name,
+        "parent": None,
+        "max_model_len": model.max_model_len,
+        "system_fingerprint": model.fingerprint,
+        "type": "model",
+        "display_name": model.name,
+        "created_at": datetime.datetime.fromtimestamp(model.created, datetime.UTC).isoformat().replace("+00:00", "Z"),
+    }
 
 
 async def list_models(request: Request) -> Response:

@@ -54,7 +54,8 @@ class LogprobForm:
         return f"token_id:{token}" if self._as_ids else entry.decoded_token
 
     def _likeliest(self, position: Position) -> list[tuple[int, Logprob]]:
-        """The `top` likeliest, without the chosen token unless it is one of them, and the ids that the request names; the likeliest first."""
+        """The `top` likeliest, without the chosen token unless it is one of them, and the ids that the request names; the likeliest
+        first."""
         listed = sorted(position.items(), key=lambda item: item[1].rank)
         return [*listed[: self._top], *(item for item in listed[self._top :] if item[0] in self._also)]
 
@@ -110,11 +111,13 @@ class LogprobForm:
 def prompt_logprobs(positions: list[Position | None]) -> list[dict[str, Any] | None]:
     """vLLM's `prompt_logprobs`: each position's tokens by id."""
     return [
-        None
-        if position is None
-        else {
-            str(token): {"logprob": _number(entry.logprob), "rank": entry.rank, "decoded_token": entry.decoded_token}
-            for token, entry in position.items()
-        }
+        (
+            None
+            if position is None
+            else {
+                str(token): {"logprob": _number(entry.logprob), "rank": entry.rank, "decoded_token": entry.decoded_token}
+                for token, entry in position.items()
+            }
+        )
         for position in positions
     ]

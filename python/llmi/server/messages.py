@@ -106,9 +106,11 @@ class MessageForm:
     def _usage(self) -> dict[str, Any]:
         cached = self._counts.num_cached[0]
         return {
-            "input_tokens": self._counts.num_prompt_tokens - cached, "cache_creation_input_tokens": 0, "cache_read_input_tokens": cached,
+            "input_tokens": self._counts.num_prompt_tokens - cached,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": cached,
             "output_tokens": self._counts.num_completion_tokens,
-        }  # fmt: skip
+        }
 
     def _stops(self, completion: CompletionOutput) -> dict[str, Any]:
         if completion.finish_reason == "length":

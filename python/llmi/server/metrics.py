@@ -71,8 +71,8 @@ def render(
 ) -> str:
     """The page.
 
-    ceilings: of the machine, as each model's LLM knows them; num_refused: requests that the guard has refused, by status; num_active: requests under way, of any route; num_failed_receipts: receipts that
-    could not be written.
+    ceilings: of the machine, as each model's LLM knows them; num_refused: requests that the guard has refused, by status; num_active:
+    requests under way, of any route; num_failed_receipts: receipts that could not be written.
     """
     models = list(models)
     live = {}

@@ -49,7 +49,8 @@ def flag_at(where: str, value: object) -> bool:
 
 
 def ignore_others(ignored: list[str], where: str, value: Mapping[str, Any], *known: str) -> None:
-    """Names each key besides those that are known, unless it is null, in `ignored`: by its place, as in messages[0].content[1].cache_control."""
+    """Names each key besides those that are known, unless it is null, in `ignored`: by its place, as in
+    messages[0].content[1].cache_control."""
     ignored += [f"{where}.{name[:80]}" for name, entry in value.items() if name not in known and entry is not None]
 
 

@@ -21,16 +21,23 @@ _ERROR = {
             "type": "object",
             "required": ["message", "type", "param", "code"],
             "properties": {
-                "message": {"type": "string"}, "type": {"type": "string"}, "param": {"type": ["string", "null"]}, "code": {"type": ["string", "null"]},
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
             },
         }
     },
-}  # fmt: skip
+}
 #: Required fields of the bodies.
 _REQUIRED = {
-    "/v1/chat/completions": ["messages"], "/v1/completions": ["prompt"], "/v1/messages": ["messages", "max_tokens"], "/v1/messages/count_tokens": ["messages"],
-    "/v1/responses": ["input"], "/detokenize": ["tokens"],
-}  # fmt: skip
+    "/v1/chat/completions": ["messages"],
+    "/v1/completions": ["prompt"],
+    "/v1/messages": ["messages", "max_tokens"],
+    "/v1/messages/count_tokens": ["messages"],
+    "/v1/responses": ["input"],
+    "/detokenize": ["tokens"],
+}
 
 
 def schema_of(kind: Kind) -> dict[str, Any]:

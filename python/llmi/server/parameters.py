@@ -82,8 +82,9 @@ def chat_max_tokens(model: Served, taken: Taken, params: dict[str, Any]) -> None
     if len(set(map(repr, given.values()))) > 1:
         raise UnsupportedCombinationError(
             f"max_completion_tokens = {given['max_completion_tokens']!r} and max_tokens = {given['max_tokens']!r} contradict each other",
-            "max_completion_tokens", "max_tokens",
-        )  # fmt: skip
+            "max_completion_tokens",
+            "max_tokens",
+        )
     if given:
         name, value = next(iter(given.items()))
         params["max_tokens"] = SAMPLING["max_tokens"].kind.parse(name, value)
@@ -97,8 +98,8 @@ def check_room(model: Served, taken: Taken, params: dict[str, Any], prompt: Prom
     room = model.max_model_len - len(prompt.ids) + 1
     if name is not None and params["max_tokens"] > room > 0:
         raise InvalidParamsError(
-            f"{name} = {params['max_tokens']:,} does not fit: {len(prompt.ids):,} prompt tokens leave room for {room:,} within max_model_len = "
-            f"{model.max_model_len:,} (without it an answer may go on to the end of the context)",
+            f"{name} = {params['max_tokens']:,} does not fit: {len(prompt.ids):,} prompt tokens leave room for {room:,} within"
+            f" max_model_len = {model.max_model_len:,} (without it an answer may go on to the end of the context)",
             name,
         )
 
@@ -157,14 +158,18 @@ def one_choice(model: Served, params: dict[str, Any]) -> None:
     if count != 1:
         with_n = ", or n = 1 with it" if field == "beam_width" else ""
         raise ApiError(
-            400, f"{field} = {count} means {count} answers, and here is one: give it to /v1/chat/completions{with_n}", param=field, code="unsupported"
-        )  # fmt: skip
+            400,
+            f"{field} = {count} means {count} answers, and here is one: give it to /v1/chat/completions{with_n}",
+            param=field,
+            code="unsupported",
+        )
     if not means_beams(params) and model.defaults.get("n", 1) != 1:
         params["n"] = 1
 
 
 def response_logprobs(taken: Taken, params: dict[str, Any]) -> int | None:
-    """As chat_logprobs, for /v1/responses: `include` names them, or top_logprobs counts alternatives. All else that `include` names is not there."""
+    """As chat_logprobs, for /v1/responses: `include` names them, or top_logprobs counts alternatives. All else that `include` names is not
+    there."""
     included = taken.entries("include") or []
     for index, entry in enumerate(included):
         if not isinstance(entry, str):

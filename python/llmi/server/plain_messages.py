@@ -17,8 +17,9 @@ _TEXTS = {
 def plain_messages(messages: object, ignored: list[str], name: str = "messages") -> list[dict[str, Any]]:
     """Messages of OpenAI's form as templates take them; `name` is their field. Raises ApiError.
 
-    A missing or null content is an empty text; the arguments of tool calls, which are JSON in a string, become the object. Further keys of a message
-    stay as they are, and what the template does not read of them is named in the answer. Further keys of parts and calls are left out, and added to `ignored`.
+    A missing or null content is an empty text; the arguments of tool calls, which are JSON in a string, become the object. Further keys of
+    a message stay as they are, and what the template does not read of them is named in the answer. Further keys of parts and calls are left
+    out, and added to `ignored`.
     """
     if not isinstance(messages, list):
         raise wrong(name, "must be a list of messages")

@@ -1,7 +1,7 @@
 """What a body becomes before the engine has it, by threads: a pool for each kind, so that what takes long makes its own kind wait alone.
 
-Whoever waits stops at the request's deadline, when the client leaves and when the server ends; the work then ends too, where it waits for another process
-(llmi.base.ending), and else by its own limits (SECURITY.md).
+Whoever waits stops at the request's deadline, when the client leaves and when the server ends; the work then ends too, where it waits for
+another process (llmi.base.ending), and else by its own limits (SECURITY.md).
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Preparing:
         return all(pool.ended() for pool in self._pools.values())
 
     async def run(self, request: Request, taken: Taken, work: Callable[[], T]) -> T:
-        """The result of `work`. Raises its error, RequestTimeoutError at the request's deadline, ApiError when the client or the server goes."""
+        """The result of `work`. Raises its error, RequestTimeoutError at the request's deadline, ApiError when the client or the server
+        goes."""
         loop = asyncio.get_running_loop()
         arrived_s = time.monotonic() if (arrived := ARRIVED.get()) is None else arrived
         own_s = option("timeout_s", taken.own.get("timeout_s"))

@@ -153,11 +153,17 @@ def chat_of(taken: Taken) -> Chat:
             400, "add_generation_prompt and continue_final_message exclude each other", param="continue_final_message", code="contradiction"
         )
     return Chat(
-        messages=plain_messages(taken.own.get("messages"), taken.ignored), tools=_tools(taken), variables=variables, chat_template=template,
-        add_generation_prompt=not continued if begins is None else Flag().parse("add_generation_prompt", begins), continue_final_message=continued,
-        tool_choice=_choice(taken), parallel_tool_calls=taken.flag("parallel_tool_calls", True), add_special_tokens=taken.flag("add_special_tokens", True),
+        messages=plain_messages(taken.own.get("messages"), taken.ignored),
+        tools=_tools(taken),
+        variables=variables,
+        chat_template=template,
+        add_generation_prompt=not continued if begins is None else Flag().parse("add_generation_prompt", begins),
+        continue_final_message=continued,
+        tool_choice=_choice(taken),
+        parallel_tool_calls=taken.flag("parallel_tool_calls", True),
+        add_special_tokens=taken.flag("add_special_tokens", True),
         negative_prompt=taken.params.get("negative_prompt"),
-    )  # fmt: skip
+    )
 
 
 def template_variables(taken: Taken, others: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,7 +212,12 @@ def render(model: Served, chat: Chat) -> Prompt:
         and not _TAG.search(chat.chat_template)
         and chat.chat_template not in tokenizer._loaded.chat_templates
     ):
-        raise ApiError(400, "chat_template must be a template's text, or the name of one of the model's: no file is read for a request", param="chat_template", code="invalid_value")  # fmt: skip
+        raise ApiError(
+            400,
+            "chat_template must be a template's text, or the name of one of the model's: no file is read for a request",
+            param="chat_template",
+            code="invalid_value",
+        )
     template = tokenizer.template_for(chat.chat_template, variables)
     choice = None if chat.tool_choice == "auto" and not chat.tools else chat.tool_choice  # clients say "auto" without tools, too
     tools = chat_tools(tokenizer, None, chat.tools, choice, chat.parallel_tool_calls, None, template)
@@ -252,7 +263,8 @@ def _render_negative(model: Served, chat: Chat, prompt: Prompt) -> None:
 
 
 def with_tools(prompt: Prompt, params: dict[str, Any]) -> dict[str, Any]:
-    """Sampling parameters with those that a chat sets: its tools' and its negative prompt's ids. Raises UnsupportedCombinationError for two constraints of one answer."""
+    """Sampling parameters with those that a chat sets: its tools' and its negative prompt's ids. Raises UnsupportedCombinationError for two
+    constraints of one answer."""
     fields = {} if prompt.tools is None else prompt.tools.fields
     if "structured_outputs" in fields and params.get("structured_outputs") is not None:
         raise together()

@@ -29,7 +29,8 @@ class Receipts:
         return asked or self.directory is not None
 
     async def of(self, answer_id: str, outputs: list[RequestOutput], asked: bool) -> dict[str, Any]:
-        """The part of `llmi` about receipts: {"receipt": ...}, a list where there are several prompts; null with a reason where there is none."""
+        """The part of `llmi` about receipts: {"receipt": ...}, a list where there are several prompts; null with a reason where there is
+        none."""
         if not self.wanted(asked):
             return {}
         try:

@@ -49,8 +49,11 @@ async def responses(request: Request) -> Response:
     parameters.check_room(model, taken, params, prompt)
     if top is not None and not prompt.is_plain:
         raise UnsupportedCombinationError(
-            "log-probabilities next to tools or reasoning are not offered here, where they belong to the text alone: ask /v1/chat/completions", "include", "tools"
-        )  # fmt: skip
+            "log-probabilities next to tools or reasoning are not offered here, where they belong to the text alone: ask"
+            " /v1/chat/completions",
+            "include",
+            "tools",
+        )
     job = new_job(model, taken, [prompt], with_tools(prompt, params))
     return await respond(request, job, ResponseForm(job, taken, top), taken.flag("stream"))
 
@@ -87,20 +90,38 @@ class ResponseForm:
     def _response(self, status: str, receipt: dict[str, Any] | None = None) -> dict[str, Any]:
         own, counts = self._own, self._counts
         used = {
-            "input_tokens": counts.num_prompt_tokens, "input_tokens_details": {"cached_tokens": counts.num_cached[0]},
-            "output_tokens": counts.num_completion_tokens, "output_tokens_details": {"reasoning_tokens": self._num_reasoning() if receipt is not None else 0},
+            "input_tokens": counts.num_prompt_tokens,
+            "input_tokens_details": {"cached_tokens": counts.num_cached[0]},
+            "output_tokens": counts.num_completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": self._num_reasoning() if receipt is not None else 0},
             "total_tokens": counts.num_prompt_tokens + counts.num_completion_tokens,
-        }  # fmt: skip
+        }
         return {
-            "id": self.id, "object": "response", "created_at": self._created, "status": status, "error": None,
-            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None, "instructions": own.get("instructions"),
-            "max_output_tokens": own.get("max_output_tokens"), "model": self._job.model.name, "output": self._items,
-            "parallel_tool_calls": own.get("parallel_tool_calls") is not False, "previous_response_id": None, "reasoning": own.get("reasoning"), "store": False,
-            "temperature": self._job.params.get("temperature"), "text": own.get("text") or {"format": {"type": "text"}},
-            "tool_choice": own.get("tool_choice") or "auto", "tools": own.get("tools") or [], "top_p": self._job.params.get("top_p"), "truncation": "disabled",
-            "usage": None if receipt is None else used, "metadata": {}, "system_fingerprint": self._job.model.fingerprint,
+            "id": self.id,
+            "object": "response",
+            "created_at": self._created,
+            "status": status,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "instructions": own.get("instructions"),
+            "max_output_tokens": own.get("max_output_tokens"),
+            "model": self._job.model.name,
+            "output": self._items,
+            "parallel_tool_calls": own.get("parallel_tool_calls") is not False,
+            "previous_response_id": None,
+            "reasoning": own.get("reasoning"),
+            "store": False,
+            "temperature": self._job.params.get("temperature"),
+            "text": own.get("text") or {"format": {"type": "text"}},
+            "tool_choice": own.get("tool_choice") or "auto",
+            "tools": own.get("tools") or [],
+            "top_p": self._job.params.get("top_p"),
+            "truncation": "disabled",
+            "usage": None if receipt is None else used,
+            "metadata": {},
+            "system_fingerprint": self._job.model.fingerprint,
             "llmi": llmi_object(self._job, [receipt or {}]),
-        }  # fmt: skip
+        }
 
     def _num_reasoning(self) -> int:
         skip, model, prompt = bool(self._job.params.get("skip_special_tokens", True)), self._job.model, self._job.prompts[0]

@@ -140,6 +140,10 @@ def chat_of_response(taken: Taken) -> Chat:
     ignore_others(taken.ignored, "reasoning", reasoning, "effort")
     effort = text_or_null("reasoning.effort", reasoning.get("effort"))
     return Chat(
-        messages=plain_messages(messages, taken.ignored), tools=_tools(taken), variables=template_variables(taken, {"reasoning_effort": effort}),
-        tool_choice=_choice(taken), parallel_tool_calls=taken.flag("parallel_tool_calls", True), negative_prompt=taken.params.get("negative_prompt"),
-    )  # fmt: skip
+        messages=plain_messages(messages, taken.ignored),
+        tools=_tools(taken),
+        variables=template_variables(taken, {"reasoning_effort": effort}),
+        tool_choice=_choice(taken),
+        parallel_tool_calls=taken.flag("parallel_tool_calls", True),
+        negative_prompt=taken.params.get("negative_prompt"),
+    )

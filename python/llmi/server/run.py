@@ -28,7 +28,10 @@ def memory_plan(model: Served) -> str:
     """What a model holds: weights and KV cache, in MB."""
     pages = call_core(model.llm._engine.stats)["num_pages"]
     cache = pages * model.llm._page_bytes
-    return f"weights {model.llm.model_info.weight_bytes / 1e6:,.0f} MB, KV cache {cache / 1e6:,.0f} MB, {model.max_model_len:,} tokens of context"
+    return (
+        f"weights {model.llm.model_info.weight_bytes / 1e6:,.0f} MB, KV cache {cache / 1e6:,.0f} MB, {model.max_model_len:,} tokens of"
+        " context"
+    )
 
 
 def serve(models: Mapping[str, AsyncLLM], settings: ServerSettings, sock: socket.socket, say: Callable[[str], None]) -> bool:

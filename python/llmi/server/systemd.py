@@ -81,8 +81,8 @@ def _access(command: Sequence[str], settings: ServerSettings) -> list[str]:
     if len(owners) > 1 or 0 in owners:
         listed = ", ".join(f"{folder} (user {uid})" for uid, folder in owners.items())
         raise InvalidParamsError(
-            f"--systemd: the service would run as the owner of {listed}: give folders of one user who is not root, or --uds in /run/llmi and "
-            "--receipts in /var/lib/llmi, which systemd makes for it",
+            f"--systemd: the service would run as the owner of {listed}: give folders of one user who is not root, or --uds in /run/llmi"
+            " and --receipts in /var/lib/llmi, which systemd makes for it",
             "systemd",
         )
     for word in command:

@@ -30,8 +30,8 @@ class _Places:
 class TextOffsets:
     """The places in a text that is decoded from its tokens, which come one after the other. begin: characters in front of it.
 
-    A token in the middle of a character has the place of that character; one without text, such as an end-of-text, that of what follows. Where a
-    stop string cuts the text off, places are those of the text before that.
+    A token in the middle of a character has the place of that character; one without text, such as an end-of-text, that of what follows.
+    Where a stop string cuts the text off, places are those of the text before that.
     """
 
     def __init__(self, tokenizer: Tokenizer, begin: int = 0, skip_special_tokens: bool = True) -> None:
@@ -45,7 +45,8 @@ class TextOffsets:
 
 
 def prompt_offsets(tokenizer: Tokenizer, token_ids: Sequence[int], text: str | None) -> list[int | None]:
-    """The offsets of a prompt's tokens in its text; text None: in what they decode to. None where the tokens do not spell the text, which was normalised."""
+    """The offsets of a prompt's tokens in its text; text None: in what they decode to. None where the tokens do not spell the text, which
+    was normalised."""
     if text is None:
         return [*TextOffsets(tokenizer).of(token_ids)]
     data = text.encode()

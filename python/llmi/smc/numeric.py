@@ -1,4 +1,5 @@
-"""Noise and elementary functions of particle filters: plain float64 products and sums in one order, so that every machine gives the same bits.
+"""Noise and elementary functions of particle filters: plain float64 products and sums in one order, so that every machine gives the same
+bits.
 
 NumPy's own exp and log differ in their last bit between instruction sets.
 """

@@ -14,13 +14,45 @@ from llmi.requests.resolve import Resolved
 #: Fields that make a distribution of the history, end a text, or say how it is written.
 APPLIED = frozenset(
     (
-        "temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "min_tokens", "stop_token_ids", "eos_token_id", "ignore_eos", "presence_penalty",
-        "frequency_penalty", "repetition_penalty", "penalty_last_n", "no_repeat_ngram_size", "dry_multiplier", "dry_base", "dry_allowed_length",
-        "dry_penalty_last_n", "dry_sequence_breakers", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_h", "top_n_sigma", "p_less", "xtc_probability",
-        "xtc_threshold", "dynatemp_range", "dynatemp_exponent", "sampler_order", "steering", "logit_bias", "bad_words", "allowed_token_ids",
-        "logits_processors", "skip_special_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "seed",
+        "max_tokens",
+        "min_tokens",
+        "stop_token_ids",
+        "eos_token_id",
+        "ignore_eos",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "penalty_last_n",
+        "no_repeat_ngram_size",
+        "dry_multiplier",
+        "dry_base",
+        "dry_allowed_length",
+        "dry_penalty_last_n",
+        "dry_sequence_breakers",
+        "typical_p",
+        "epsilon_cutoff",
+        "eta_cutoff",
+        "top_h",
+        "top_n_sigma",
+        "p_less",
+        "xtc_probability",
+        "xtc_threshold",
+        "dynatemp_range",
+        "dynatemp_exponent",
+        "sampler_order",
+        "steering",
+        "logit_bias",
+        "bad_words",
+        "allowed_token_ids",
+        "logits_processors",
+        "skip_special_tokens",
     )
-)  # fmt: skip
+)
 
 _ENDS = "a particle ends at end-of-text or at stop_token_ids, which its text leaves out"
 _FOLLOWS = "its distribution follows what each sample drew before; a particle's distribution is that of its history"

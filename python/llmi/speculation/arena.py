@@ -161,15 +161,15 @@ class ArenaReport(list[ArenaRow]):
 def drafter_arena(outputs: Outputs, drafters: Mapping[str, Any], *, llm: Session | None = None) -> ArenaReport:
     """Replays recorded outputs through drafters: how many tokens each would have had accepted.
 
-    A drafter that sees tokens alone, or has a model of its own, is replayed without the target. One that reads the target's rows (Eagle, Medusa,
-    TokenRecycling, Lookahead, "auto", a `capture`, `context.head`) is run: `llm` generates the recorded requests once more with it.
+    A drafter that sees tokens alone, or has a model of its own, is replayed without the target. One that reads the target's rows (Eagle,
+    Medusa, TokenRecycling, Lookahead, "auto", a `capture`, `context.head`) is run: `llm` generates the recorded requests once more with it.
 
     Parameters
     ----------
     outputs : Outputs
     drafters : {name: drafter}
-        Each as in `speculative_config`: one drafter, with its num_speculative_tokens. "auto" drafts 16 tokens, so that depths can be compared. Verification
-        is coupled.
+        Each as in `speculative_config`: one drafter, with its num_speculative_tokens. "auto" drafts 16 tokens, so that depths can be
+        compared. Verification is coupled.
     llm : LLM, optional
         The target, as it was when the outputs were recorded.
 
@@ -209,7 +209,8 @@ def _checked(name: str, entry: object) -> SpeculativeConfig:
         raise InvalidParamsError(f"{name!r}: the arena takes one drafter each", "drafters")
     if config.verification != "coupled":
         raise UnsupportedCombinationError(
-            f"{name!r}: the arena counts tokens that coupled verification accepts, not {config.verification_name!r}: run it, and look at spec_decode_metrics",
+            f"{name!r}: the arena counts tokens that coupled verification accepts, not {config.verification_name!r}: run it, and look at"
+            " spec_decode_metrics",
             "verification",
             "arena",
         )
@@ -322,7 +323,8 @@ def _replay(drafter: Drafter, context: DraftContext, ids: list[int], row: ArenaR
 
 @dataclasses.dataclass(slots=True)
 class ForecastRow:
-    """The prediction for one configuration: the best draft length, and tokens per second over plain decoding, at the given length or else at the best."""
+    """The prediction for one configuration: the best draft length, and tokens per second over plain decoding, at the given length or else
+    at the best."""
 
     name: str
     acceptance: list[float]

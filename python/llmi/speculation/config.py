@@ -114,7 +114,8 @@ class SpeculativeConfig:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> SpeculativeConfig:
-        """vLLM's keys: method ("ngram", "suffix", "draft_model", "eagle", "eagle3", "medusa", or llmi's own "auto"), model, num_speculative_tokens, and those of the methods."""
+        """vLLM's keys: method ("ngram", "suffix", "draft_model", "eagle", "eagle3", "medusa", or llmi's own "auto"), model,
+        num_speculative_tokens, and those of the methods."""
         drafter = drafter_of(config)
         length, verification = config.get("num_speculative_tokens"), config.get("verification")
         return cls(drafter, "auto" if length is None else length, "coupled" if verification is None else verification)

@@ -45,11 +45,12 @@ class DraftContext:
         {layer: float32 array [hidden_size]} of the target at the row that the last token was drawn from, for the layers
         of the drafter's `capture`: what EAGLE and Medusa draft from.
     hidden_rows : dict
-        {layer: float32 array [num_new, hidden_size]} of the target, for the same layers: row i is that of the token at position `first_row + i`, the
-        prompt's tokens included. Each row comes once, in the next call after the target has computed it: what was preempted, or passed without a draft, is
-        not lost or repeated, rows of rejected tokens never come, and the last token has no row yet. Where the prefix cache gave the request its beginning,
-        the target never computes these rows, and the first call's `first_row` says how many there are; under verification by acceptance ("rejection",
-        "block" and the like), where no other request may reach a draft, such a request takes nothing from the prefix cache, and first_row begins at 0.
+        {layer: float32 array [num_new, hidden_size]} of the target, for the same layers: row i is that of the token at position `first_row
+        + i`, the prompt's tokens included. Each row comes once, in the next call after the target has computed it: what was preempted, or
+        passed without a draft, is not lost or repeated, rows of rejected tokens never come, and the last token has no row yet. Where the
+        prefix cache gave the request its beginning, the target never computes these rows, and the first call's `first_row` says how many
+        there are; under verification by acceptance ("rejection", "block" and the like), where no other request may reach a draft, such a
+        request takes nothing from the prefix cache, and first_row begins at 0.
     first_row : int
         The position of the first of these rows; the next one's if there is none.
     state : any
@@ -133,8 +134,8 @@ class DraftContext:
         Parameters
         ----------
         source : TokenSequence, array [vocab_size], or (ids, array [num_ids])
-            Logits after this request's tokens and `path`; a sequence knows its path itself. Both forms that `head` gives for one row are taken as they are;
-            ids that are not among those of a shortlist are not drawn.
+            Logits after this request's tokens and `path`; a sequence knows its path itself. Both forms that `head` gives for one row are
+            taken as they are; ids that are not among those of a shortlist are not drawn.
         num_tokens : int
         path : ids
             Drafted tokens between the request's last token and this position.
@@ -175,10 +176,17 @@ class DraftContext:
             padded[: len(logits)] = logits[:vocab_size]
             logits = padded
         drawn = _core.law(
-            self._llm._engine, self._core_params, logits,
-            token_ids=token_ids, prompt_len=self.prompt_len, sample_index=self.index, output_text="", hooks=None,
-            sampler_state=self._sampler_state, allowed=None,
-        )  # fmt: skip
+            self._llm._engine,
+            self._core_params,
+            logits,
+            token_ids=token_ids,
+            prompt_len=self.prompt_len,
+            sample_index=self.index,
+            output_text="",
+            hooks=None,
+            sampler_state=self._sampler_state,
+            allowed=None,
+        )
         return token_ids, drawn.law, drawn.token_id
 
     def _close(self) -> None:

@@ -145,8 +145,8 @@ class CorpusDrafter(Alike, Drafter):
             stored = self._table()
             if stored.table.vocab_size not in (vocab_size, llm.tokenizer.vocab_size, len(llm.tokenizer.vocab_bytes)):
                 raise UnsupportedCombinationError(
-                    f"the corpus table has a vocabulary of {stored.table.vocab_size:,}, the model {vocab_size:,}: make a table of texts with the"
-                    " model's tokenizer",
+                    f"the corpus table has a vocabulary of {stored.table.vocab_size:,}, the model {vocab_size:,}: make a table of texts"
+                    " with the model's tokenizer",
                     "CorpusDrafter",
                     "tokenizer",
                 )
@@ -154,8 +154,8 @@ class CorpusDrafter(Alike, Drafter):
             if ours != theirs and theirs not in self._warned:
                 self._warned.add(theirs)
                 warnings.warn(
-                    f"the corpus table was made with the tokenizer of digest {ours or 'unknown'}, the model's has {theirs}: where ids mean other"
-                    " text, drafts are seldom accepted",
+                    f"the corpus table was made with the tokenizer of digest {ours or 'unknown'}, the model's has {theirs}: where ids mean"
+                    " other text, drafts are seldom accepted",
                     UserWarning,
                     stacklevel=2,
                 )

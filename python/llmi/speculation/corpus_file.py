@@ -46,9 +46,12 @@ def write_table(path: Path, stored: StoredTable) -> None:
         "rates": table.rates,
     }
     metadata = {
-        "format": FORMAT, "version": VERSION, "vocab_size": str(table.vocab_size), "max_order": str(table.max_order),
+        "format": FORMAT,
+        "version": VERSION,
+        "vocab_size": str(table.vocab_size),
+        "max_order": str(table.max_order),
         "tokenizer_digest": stored.tokenizer_digest,
-    }  # fmt: skip
+    }
     header: dict[str, Any] = {"__metadata__": metadata}
     data, offset = [], 0
     for name, array in arrays.items():

@@ -40,7 +40,8 @@ class DraftModel(Drafter):
     Parameters
     ----------
     model : LLM or path
-        A path is loaded with `engine_args`, and with activation_bits=8 unless they say otherwise: drafts are only proposals. An LLM keeps its own mode.
+        A path is loaded with `engine_args`, and with activation_bits=8 unless they say otherwise: drafts are only proposals. An LLM keeps
+        its own mode.
     draft_sample_method : {"probabilistic", "greedy"}
         "probabilistic" draws under the target's temperature, filters and noise; "greedy" takes the likeliest token.
     shortlist : int, optional
@@ -87,7 +88,8 @@ class DraftModel(Drafter):
         return self._listed
 
     def _shortlist_of(self, context: DraftContext) -> _core.Shortlist | None:
-        """The ids that are drawn from: those that the request allows, if any. All others are banned, so the distribution is that of all ids."""
+        """The ids that are drawn from: those that the request allows, if any. All others are banned, so the distribution is that of all
+        ids."""
         allowed = context.sampling_params.allowed_token_ids
         if allowed is None:
             return self._shortlist()

@@ -27,7 +27,8 @@ class Eagle(Alike, Drafter):
     """One decoder layer, trained for a model, drafts from the model's own last hidden rows (Li et al., EAGLE, 2024).
 
     It is loaded with the model, so give it to LLM: `LLM(model, speculative_config=Eagle(path))`; a call may then switch it off with
-    None, or have another verification. Its K and V are stored in the cache's blocks next to the model's, and are shared and given back with them.
+    None, or have another verification. Its K and V are stored in the cache's blocks next to the model's, and are shared and given back with
+    them.
 
     Parameters
     ----------
@@ -42,8 +43,8 @@ class Eagle(Alike, Drafter):
         A tree instead of the chain: each path gives ranks from the root, (0,) the likeliest first token, (0, 1) behind it the second
         likeliest, at most 64 paths; num_draft_tokens is then their number.
     shortlist : int, optional
-        Where the file lists no tokens and the vocabulary has more than twice as many: drafts are chosen from this number of its first. None:
-        from all.
+        Where the file lists no tokens and the vocabulary has more than twice as many: drafts are chosen from this number of its first.
+        None: from all.
 
     Raises
     ------

@@ -1,10 +1,13 @@
 """EAGLE-3 files in the layouts of SpecForge, speculators and llama.cpp: three sets of names and keys for one kind of layer.
 
-Sources: Li et al., EAGLE-3, 2025; SpecForge 0.2.0, speculators 0.9.0 and llama.cpp of 2026, which write and run such files. They differ in more than names:
+Sources: Li et al., EAGLE-3, 2025; SpecForge 0.2.0, speculators 0.9.0 and llama.cpp of 2026, which write and run such files. They differ in
+more than names:
 
 - SpecForge counts the layers that are read from 0 (in eagle_config), the others by how many layers have run.
-- llama.cpp stores queries and keys in pairs (as of all models of its Llama kind), and in d2t tokens where the others store what is to be added to a row's number.
-- norm_output means in speculators that the next row reads what the head has read; SpecForge's code gives it another meaning than servers do, so that it is refused there.
+- llama.cpp stores queries and keys in pairs (as of all models of its Llama kind), and in d2t tokens where the others store what is to be
+added to a row's number.
+- norm_output means in speculators that the next row reads what the head has read; SpecForge's code gives it another meaning than servers
+do, so that it is refused there.
 """
 
 from __future__ import annotations
@@ -20,10 +23,19 @@ from llmi.families.spec import ModelSpec, NormSpec, TensorBinding
 from llmi.speculation.layer_spec import layer_spec, refuse_unread
 
 _LAYER: Final = {
-    "query": "self_attn.q_proj", "key": "self_attn.k_proj", "value": "self_attn.v_proj", "output": "self_attn.o_proj", "gate": "mlp.gate_proj",
-    "up": "mlp.up_proj", "down": "mlp.down_proj", "mlp_norm": "post_attention_layernorm", "embedding_norm": "input_layernorm",
-    "hidden_norm": "hidden_norm", "query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm",
-}  # fmt: skip
+    "query": "self_attn.q_proj",
+    "key": "self_attn.k_proj",
+    "value": "self_attn.v_proj",
+    "output": "self_attn.o_proj",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+    "mlp_norm": "post_attention_layernorm",
+    "embedding_norm": "input_layernorm",
+    "hidden_norm": "hidden_norm",
+    "query_norm": "self_attn.q_norm",
+    "key_norm": "self_attn.k_norm",
+}
 _OUTSIDE: Final = {
     "embedding": "embed_tokens",
     "final_norm": "norm",
@@ -32,10 +44,21 @@ _OUTSIDE: Final = {
     "tap_norm": "fc_norm",
 }
 _GGUF: Final = {
-    "query": "blk.0.attn_q", "key": "blk.0.attn_k", "value": "blk.0.attn_v", "output": "blk.0.attn_output", "gate": "blk.0.ffn_gate",
-    "up": "blk.0.ffn_up", "down": "blk.0.ffn_down", "mlp_norm": "blk.0.ffn_norm", "embedding_norm": "blk.0.attn_norm",
-    "hidden_norm": "blk.0.attn_norm_2", "embedding": "token_embd", "final_norm": "output_norm", "head": "output", "all_taps_norm": "enc.output_norm",
-}  # fmt: skip
+    "query": "blk.0.attn_q",
+    "key": "blk.0.attn_k",
+    "value": "blk.0.attn_v",
+    "output": "blk.0.attn_output",
+    "gate": "blk.0.ffn_gate",
+    "up": "blk.0.ffn_up",
+    "down": "blk.0.ffn_down",
+    "mlp_norm": "blk.0.ffn_norm",
+    "embedding_norm": "blk.0.attn_norm",
+    "hidden_norm": "blk.0.attn_norm_2",
+    "embedding": "token_embd",
+    "final_norm": "output_norm",
+    "head": "output",
+    "all_taps_norm": "enc.output_norm",
+}
 #: Where files have a layer; the last is llama.cpp's.
 _PREFIXES: Final = ("midlayer.", "layers.0.")
 _ARCHITECTURE, _INNER, _LAYERS = "eagle3", "transformer_layer_config", "eagle_aux_hidden_state_layer_ids"
@@ -86,8 +109,8 @@ def _layout(values: Mapping[str, Any], source: str, tensors: Mapping[str, list[i
     elif c.has("norm_output"):
         c.unsupported(
             "norm_output",
-            "norm_output: SpecForge's code and the servers that run its files understand it differently: take the key away if the layer is an EAGLE-3 one,"
-            " or convert an EAGLE-3.1 one with speculators",
+            "norm_output: SpecForge's code and the servers that run its files understand it differently: take the key away if the layer is"
+            " an EAGLE-3 one, or convert an EAGLE-3.1 one with speculators",
         )
     return _Layout(c, layer, stems)
 
@@ -113,12 +136,18 @@ def core_options(files: _core.ModelFiles, values: Mapping[str, Any], tensors: Ma
     taps = _taps(layout, len(target.layers), target.hidden_size)
     head = f"{layout.stems['head']}.weight"
     options = {
-        "eagle_files": files, "eagle_spec": spec.to_json(), "eagle_shortlist": _tokens(layout, files, target.vocab_size), "eagle_taps": taps,
-        "eagle_embedding_norm": f"{layout.stems['embedding_norm']}.weight", "eagle_hidden_norm": f"{layout.stems['hidden_norm']}.weight",
-        "eagle_tap_norms": _tap_norms(layout, len(taps)), "eagle_head": head if head in tensors else "",
-        "eagle_norm_before_residual": layout.flag("norm_before_residual"), "eagle_norm_output": layout.flag("norm_output"),
+        "eagle_files": files,
+        "eagle_spec": spec.to_json(),
+        "eagle_shortlist": _tokens(layout, files, target.vocab_size),
+        "eagle_taps": taps,
+        "eagle_embedding_norm": f"{layout.stems['embedding_norm']}.weight",
+        "eagle_hidden_norm": f"{layout.stems['hidden_norm']}.weight",
+        "eagle_tap_norms": _tap_norms(layout, len(taps)),
+        "eagle_head": head if head in tensors else "",
+        "eagle_norm_before_residual": layout.flag("norm_before_residual"),
+        "eagle_norm_output": layout.flag("norm_output"),
         "eagle_inert": list(_INERT),
-    }  # fmt: skip
+    }
     refuse_unread(layout.outer, _ARCHITECTURE if layout.outer.is_gguf else "", _INNER)
     return options
 
@@ -149,7 +178,8 @@ def _tap_norms(layout: _Layout, num_taps: int) -> list[str]:
 
 
 def _taps(layout: _Layout, num_layers: int, hidden_size: int) -> list[int]:
-    """How many of the target's layers have run where the streams are read. By default after the second, in the middle, and before the last three."""
+    """How many of the target's layers have run where the streams are read. By default after the second, in the middle, and before the last
+    three."""
     key = layout.key("target_layers" if layout.outer.is_gguf else _LAYERS)
     own = None if layout.outer.is_gguf else layout.outer.object("eagle_config")
     found = [(key, layout.outer.find(key) or None, 0), (f"eagle_config.{_LAYERS}", own.find(_LAYERS) if own else None, 1)]

@@ -61,14 +61,15 @@ def refuse_pickled(path: Path) -> None:
     """Raises ModelFileError for a file that only unpickling could read."""
     if path.suffix.lower() in _PICKLED:
         raise ModelFileError(
-            f"{path}: pickled weights can run any code when they are read, so llmi never does: convert them with safetensors.torch.save_file,"
-            " on a machine where that may happen",
+            f"{path}: pickled weights can run any code when they are read, so llmi never does: convert them with"
+            " safetensors.torch.save_file, on a machine where that may happen",
             path,
         )
 
 
 def open_heads(path: Path, names: Sequence[str] = (_WEIGHTS,)) -> Heads:
-    """Opens the drafter at `path`. names: of its file in a folder; the first that is there. Raises ModelFileError that names what is wrong."""
+    """Opens the drafter at `path`. names: of its file in a folder; the first that is there. Raises ModelFileError that names what is
+    wrong."""
     refuse_pickled(path)
     if path.suffix.lower() == ".gguf":
         return _open_gguf(path)
@@ -162,5 +163,7 @@ def warn_of_other_target(heads: Heads, digest: ModelDigest) -> None:
     if digest() != trained_on:
         log.warning(
             "%s was trained on the model file %s, and this one is %s: tokens stay right, but fewer drafts may be accepted",
-            heads.path, trained_on, digest(),
-        )  # fmt: skip
+            heads.path,
+            trained_on,
+            digest(),
+        )

@@ -1,4 +1,5 @@
-"""The one layer of a drafter's file as a spec, whatever its tensors are called; and the rule that every key of its config is read, known to change nothing, or refused."""
+"""The one layer of a drafter's file as a spec, whatever its tensors are called; and the rule that every key of its config is read, known to
+change nothing, or refused."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def layer_spec(c: Config, target: ModelSpec, stems: Mapping[str, str]) -> ModelS
     Parameters
     ----------
     stems : mapping of str to str
-        {role: its tensor's name without .weight}: query, key, value, output, gate, up, down, mlp_norm, embedding; query_norm and key_norm are optional.
+        {role: its tensor's name without .weight}: query, key, value, output, gate, up, down, mlp_norm, embedding; query_norm and key_norm
+        are optional.
 
     Raises
     ------
@@ -89,15 +91,27 @@ def layer_spec(c: Config, target: ModelSpec, stems: Mapping[str, str]) -> ModelS
         return NormSpec(True, "rms", norm.eps, TensorBinding(name)) if name in c.tensors else NormSpec()
 
     attention = AttentionSpec(
-        query=linear("query", order), key=linear("key", order), value=linear("value"), output=linear("output"),
-        norms=HeadNormsSpec(head_norm("query_norm"), head_norm("key_norm")), rope=0, scale=head_dim**-0.5,
-    )  # fmt: skip
+        query=linear("query", order),
+        key=linear("key", order),
+        value=linear("value"),
+        output=linear("output"),
+        norms=HeadNormsSpec(head_norm("query_norm"), head_norm("key_norm")),
+        rope=0,
+        scale=head_dim**-0.5,
+    )
     mlp = MlpSpec(size=c.positive("intermediate_size"), gate=linear("gate"), up=linear("up"), down=linear("down"))
     return ModelSpec(
-        family="eagle", hidden_size=target.hidden_size, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim,
-        vocab_size=target.vocab_size, max_position=target.max_position, embedding=EmbeddingSpec(TensorBinding(f"{stems['embedding']}.weight")),
-        layers=[LayerSpec(mlp_norm=norm, attention=attention, mlp=mlp)], ropes=[rope],
-    )  # fmt: skip
+        family="eagle",
+        hidden_size=target.hidden_size,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        vocab_size=target.vocab_size,
+        max_position=target.max_position,
+        embedding=EmbeddingSpec(TensorBinding(f"{stems['embedding']}.weight")),
+        layers=[LayerSpec(mlp_norm=norm, attention=attention, mlp=mlp)],
+        ropes=[rope],
+    )
 
 
 def _check_kinds(c: Config) -> None:

@@ -26,21 +26,22 @@ DEFAULT_TREE: Tree = [(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)]
 class Medusa(Alike, Drafter):
     """Heads, trained for a model, each guess one of the next tokens from the model's last hidden row (Cai et al., Medusa, 2024).
 
-    They are loaded with the model, so give them to LLM: `LLM(model, speculative_config=Medusa(heads))`; a call may then switch them off with
-    None, have another tree, or another verification: the paper's own is "typical". They keep no K and V, so prefix hits, preemption and other
-    requests leave every draft as it is. A head does not see what the heads before it have guessed.
+    They are loaded with the model, so give them to LLM: `LLM(model, speculative_config=Medusa(heads))`; a call may then switch them off
+    with None, have another tree, or another verification: the paper's own is "typical". They keep no K and V, so prefix hits, preemption
+    and other requests leave every draft as it is. A head does not see what the heads before it have guessed.
 
     Parameters
     ----------
     heads : path
-        A folder with config.json and model.safetensors or medusa_lm_head.safetensors, or one .safetensors file whose metadata holds the config.
-        `llmi train-heads --kind medusa` makes it. Published heads have the same names: `0.0.linear.weight` and `.bias`, and `0.1.weight` for a
-        head's own matrix over the vocabulary; without such matrices the model's own head stands for them. Pickled files are refused.
+        A folder with config.json and model.safetensors or medusa_lm_head.safetensors, or one .safetensors file whose metadata holds the
+        config. `llmi train-heads --kind medusa` makes it. Published heads have the same names: `0.0.linear.weight` and `.bias`, and
+        `0.1.weight` for a head's own matrix over the vocabulary; without such matrices the model's own head stands for them. Pickled files
+        are refused.
     choices : paths, optional
-        The tree of a draft: each path gives ranks from the root, (0,) the likeliest first token, (0, 1) behind it the second likeliest of the
-        second head, at most 64 paths, none longer than there are heads. With a smaller num_speculative_tokens the first of them are drafted,
-        those of the same depth in order; where the verification takes no trees, the likeliest of each depth. None: up to seven tokens in
-        three depths.
+        The tree of a draft: each path gives ranks from the root, (0,) the likeliest first token, (0, 1) behind it the second likeliest of
+        the second head, at most 64 paths, none longer than there are heads. With a smaller num_speculative_tokens the first of them are
+        drafted, those of the same depth in order; where the verification takes no trees, the likeliest of each depth. None: up to seven
+        tokens in three depths.
 
     Raises
     ------

@@ -57,7 +57,8 @@ def load_medusa(
 
 
 def core_options(heads: Heads, target: ModelSpec) -> tuple[int, dict[str, Any]]:
-    """The number of heads, and the core's options for them (csrc/model/medusa.h, MedusaFile). Raises ModelFileError where they do not fit."""
+    """The number of heads, and the core's options for them (csrc/model/medusa.h, MedusaFile). Raises ModelFileError where they do not
+    fit."""
     c = Config(heads.config, str(heads.path), heads.tensors)
     num_heads, num_blocks = c.positive("medusa_num_heads"), c.positive("medusa_num_layers", 1)
     for key, number, most in (("medusa_num_heads", num_heads, _MAX_HEADS), ("medusa_num_layers", num_blocks, _MAX_BLOCKS)):
@@ -72,9 +73,12 @@ def core_options(heads: Heads, target: ModelSpec) -> tuple[int, dict[str, Any]]:
         c.refuse("medusa_num_heads", f"tensor {missing!r} is missing: {own[0]!r} is there, so each head has a matrix of its own")
     _check_sizes(heads, target, blocks[0][0] + ".weight", own)
     return num_heads, {
-        "medusa_files": heads.core, "medusa_blocks": blocks, "medusa_vocabularies": own or [""] * num_heads,
-        "medusa_shortlist": checked_shortlist(heads, target.vocab_size), "medusa_inert": ["shortlist"],
-    }  # fmt: skip
+        "medusa_files": heads.core,
+        "medusa_blocks": blocks,
+        "medusa_vocabularies": own or [""] * num_heads,
+        "medusa_shortlist": checked_shortlist(heads, target.vocab_size),
+        "medusa_inert": ["shortlist"],
+    }
 
 
 def _check_rest(c: Config, heads: Heads, target: ModelSpec) -> None:

@@ -11,8 +11,8 @@ class TokenRecycling(Alike, Drafter):
     """Proposes a tree of the tokens that the model found likeliest after each token when it last saw it.
 
     The eight likeliest after every token that was computed are remembered, drafted ones included; the tree grows along the likeliest
-    paths (Luo et al., Token Recycling, 2024). Chains where the verification takes no trees. Needs no training; gains where a text returns to
-    what it has said.
+    paths (Luo et al., Token Recycling, 2024). Chains where the verification takes no trees. Needs no training; gains where a text returns
+    to what it has said.
 
     Under coupled verification all requests with this drafter share one memory. Under any other each continuation starts with an empty one
     and learns from its own rows alone, so that what others did reaches none of its tokens. `LLM.memory_report` counts the shared memory.

@@ -109,9 +109,14 @@ class SelfDraft(Alike, DraftModel):
         if self.quantization:
             same |= {"dtype": "auto", "quantization": self.quantization, "linear_dtype": "auto", "deterministic": True}
         draft = open_llm(
-            llm.model_info.path, tokenizer=llm.tokenizer, **same, max_model_len=llm.model_info.max_model_len,
-            kv_cache_memory_bytes=max(kv_bytes, _MIN_KV_BYTES), _layers=layers if self.quantization is None else (), _files=llm._files,
-        )  # fmt: skip
+            llm.model_info.path,
+            tokenizer=llm.tokenizer,
+            **same,
+            max_model_len=llm.model_info.max_model_len,
+            kv_cache_memory_bytes=max(kv_bytes, _MIN_KV_BYTES),
+            _layers=layers if self.quantization is None else (),
+            _files=llm._files,
+        )
         if self.quantization is not None and draft.model_info.weight_bytes >= llm.model_info.weight_bytes:
             sizes = f"{draft.model_info.weight_bytes / 1e6:.0f} MB, the target {llm.model_info.weight_bytes / 1e6:.0f} MB"
             draft.close()

@@ -24,7 +24,7 @@ class Budget:
         self.left -= steps
         if self.left < 0:
             raise InvalidParamsError(
-                f"{self._field}: {self._what} takes more than {self.limit:,} steps to prepare: parts that refer to each other, or are compared "
-                "with each other, multiply; make it smaller, or refer to fewer parts",
+                f"{self._field}: {self._what} takes more than {self.limit:,} steps to prepare: parts that refer to each other, or are"
+                " compared with each other, multiply; make it smaller, or refer to fewer parts",
                 self._field,
             )

@@ -20,7 +20,8 @@ _trees: weakref.WeakKeyDictionary[Tokenizer, Any] = weakref.WeakKeyDictionary()
 
 
 class _State:
-    """A place in the text: its parser, and the bytes of a character that is not whole yet. Not hashable, so that nobody remembers masks by it."""
+    """A place in the text: its parser, and the bytes of a character that is not whole yet. Not hashable, so that nobody remembers masks by
+    it."""
 
     __slots__ = ("parser", "pending")
     __hash__ = None  # type: ignore[assignment]

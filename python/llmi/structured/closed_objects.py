@@ -17,7 +17,8 @@ from llmi.structured.schema_walk import Walk, children, copied, schema_at
 _SPEAKS = frozenset(("additionalProperties", "unevaluatedProperties", "propertyNames", "$dynamicRef", "$recursiveRef"))
 _ALTERNATIVES = ("anyOf", "oneOf")
 _NAMES_A_STEP = 8  # of a budget
-#: Keywords whose schemas are for other places than the object itself; how the standard combines them does not matter where one schema has them alone.
+#: Keywords whose schemas are for other places than the object itself; how the standard combines them does not matter where one schema has
+#: them alone.
 _INNER = (
     "patternProperties",
     "additionalProperties",
@@ -31,8 +32,8 @@ _INNER = (
 
 @dataclasses.dataclass
 class _Said:
-    """The names of an object that schemas which hold together list, in order, each with whether it is a property of one of them or only required;
-    whether any has `properties`, speaks of other names, or has patterns of names.
+    """The names of an object that schemas which hold together list, in order, each with whether it is a property of one of them or only
+    required; whether any has `properties`, speaks of other names, or has patterns of names.
     """
 
     names: dict[str, bool] = dataclasses.field(default_factory=dict)
@@ -53,7 +54,8 @@ class _Said:
 def close_marked(walk: Walk) -> None:
     """Closes what is marked, when the walk is done: its proofs and complements are of the schemas as they were.
 
-    A `oneOf` that the walk has left is the library's to prove or to refuse; closed alternatives might be apart where the schema's own are not, so nothing is closed.
+    A `oneOf` that the walk has left is the library's to prove or to refuse; closed alternatives might be apart where the schema's own are
+    not, so nothing is closed.
     """
     nodes = [node for node in walk.seen.values() if isinstance(node, dict)]
     is_open = any(isinstance(options := node.get("oneOf"), list) and len(options) > 1 for node in nodes)
@@ -79,8 +81,8 @@ def _unmark(schemas: list[object]) -> None:
 class Marking:
     """A schema of the same instances, in which the objects to close are marked with the names that they may have.
 
-    A schema that holds together with others, by allOf or next to a reference, is closed with them as a whole, or not at all. What they refer to is
-    taken from a copy that stays as it is, since others may refer to it alone, where it is closed.
+    A schema that holds together with others, by allOf or next to a reference, is closed with them as a whole, or not at all. What they
+    refer to is taken from a copy that stays as it is, since others may refer to it alone, where it is closed.
 
     Attributes
     ----------

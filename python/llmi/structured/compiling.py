@@ -41,7 +41,8 @@ class _Work(Generic[T]):
 
 
 class Compilations(Generic[T]):
-    """Compilations in threads of their own, the oldest first. Requests for the same grammar share one; one that has not begun ends with the last of them."""
+    """Compilations in threads of their own, the oldest first. Requests for the same grammar share one; one that has not begun ends with the
+    last of them."""
 
     def __init__(self, num_threads: int = _NUM_THREADS) -> None:
         self._lock = threading.Lock()

@@ -18,10 +18,15 @@ ANNOTATIONS = frozenset((
 TYPES = ("null", "boolean", "number", "string", "array", "object")
 #: keyword: the type that it is for, and the keyword and value with which a value of that type breaks it.
 _BOUNDS: dict[str, tuple[str, str, int]] = {
-    "minimum": ("number", "exclusiveMaximum", 0), "maximum": ("number", "exclusiveMinimum", 0), "exclusiveMinimum": ("number", "maximum", 0),
-    "exclusiveMaximum": ("number", "minimum", 0), "minLength": ("string", "maxLength", -1), "maxLength": ("string", "minLength", 1),
-    "minItems": ("array", "maxItems", -1), "maxItems": ("array", "minItems", 1),
-}  # fmt: skip
+    "minimum": ("number", "exclusiveMaximum", 0),
+    "maximum": ("number", "exclusiveMinimum", 0),
+    "exclusiveMinimum": ("number", "maximum", 0),
+    "exclusiveMaximum": ("number", "minimum", 0),
+    "minLength": ("string", "maxLength", -1),
+    "maxLength": ("string", "minLength", 1),
+    "minItems": ("array", "maxItems", -1),
+    "maxItems": ("array", "minItems", 1),
+}
 _MOST_KEYWORDS = 4
 _MOST_TEXTS = 200
 _STEPS = 8  # of one schema
@@ -30,8 +35,8 @@ _STEPS = 8  # of one schema
 def complement(schema: Schema, resolve: Callable[[str], Schema | None], budget: Budget, depth: int = 0) -> Schema | None:
     """A schema that fits exactly the values that this one does not, or None where there is none of that kind here.
 
-    A schema with several keywords is a conjunction: its complement is the union of theirs. Raises InvalidParamsError where references multiply
-    until the budget has no steps left.
+    A schema with several keywords is a conjunction: its complement is the union of theirs. Raises InvalidParamsError where references
+    multiply until the budget has no steps left.
     """
     budget.spend(_STEPS)
     if isinstance(schema, bool):

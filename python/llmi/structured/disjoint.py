@@ -185,8 +185,10 @@ def _values(parts: list[dict[str, object]], budget: Budget) -> set[str] | None:
 
 def _text(value: object) -> str:
     """The same for equal values."""
-    return json.dumps(json.loads(json.dumps(value), parse_float=lambda number: int(float(number)) if float(number).is_integer() else float(number)),
-                      sort_keys=True)  # fmt: skip
+    return json.dumps(
+        json.loads(json.dumps(value), parse_float=lambda number: int(float(number)) if float(number).is_integer() else float(number)),
+        sort_keys=True,
+    )
 
 
 def _apart(a: list[dict[str, object]], b: list[dict[str, object]], low: str, high: str) -> bool:

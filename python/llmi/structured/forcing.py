@@ -15,7 +15,8 @@ _TOKENS = re.compile(
     """,
     re.VERBOSE | re.ASCII | re.DOTALL,
 )
-#: In a regular expression: what is repeated, and how. Sets of several bytes alone leave a choice after each byte. A class without an end is the rest.
+#: In a regular expression: what is repeated, and how. Sets of several bytes alone leave a choice after each byte. A class without an end is
+#: the rest.
 _REPEATED = re.compile(r"(?P<atom>\\.|\[(?:\^?\]?(?:\\.|[^\]\\])*+\]|.*)|.)(?P<repeat>[+*]|\{\d*+,\})?", re.DOTALL)
 _SETS = (".", r"\d", r"\D", r"\w", r"\W", r"\s", r"\S")
 _RANGE = re.compile(r"(?:[a-y]-z|[A-Y]-Z|0-9|a-f|A-F|\\[dws])(?:[^\\\[\]&~-]|\\.|(?<=\w)-(?=\w))*+")

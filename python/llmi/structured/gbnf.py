@@ -184,7 +184,8 @@ class _Converter:
         escape = _ESCAPE.match(self._text, self._at)
         if escape is None:
             self._fail(
-                f'{show(self._text[self._at : self._at + 2])} is no escape: known are \\n, \\r, \\t, \\", \\\\, \\[, \\], \\xHH, \\uHHHH, \\UHHHHHHHH'
+                f'{show(self._text[self._at : self._at + 2])} is no escape: known are \\n, \\r, \\t, \\", \\\\, \\[, \\], \\xHH, \\uHHHH,'
+                " \\UHHHHHHHH"
             )
         *codes, plain = escape.groups()
         code = ord(_PLAIN_ESCAPES.get(plain, plain)) if plain else int(next(filter(None, codes)), 16)

@@ -30,9 +30,13 @@ _SEPARATORS: dict[str, dict[str, object]] = {
 _ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}
 #: What a budget's error calls each kind.
 _NAMES = {
-    "json": "the JSON schema", "json_object": "the JSON schema", "regex": "the regular expression", "choice": "the choice", "grammar": "the grammar",
+    "json": "the JSON schema",
+    "json_object": "the JSON schema",
+    "regex": "the regular expression",
+    "choice": "the choice",
+    "grammar": "the grammar",
     "structural_tag": "the structural tag",
-}  # fmt: skip
+}
 
 
 def refused(what: str) -> InvalidParamsError:

@@ -2,8 +2,8 @@
 
 Three of its faults are met here. It reads decimals by a shortcut that is exact for up to 15 digits and may be off by one unit in the last
 place for more: `maximum: 0.9999999999999999` is read as 1. And a bound that excludes a whole number does not exclude it if the other bound
-is a fraction between it and the next whole number: `exclusiveMinimum: 0, maximum: 0.5` takes 0. And the number that the digits of a bound begin with
-cannot be written: 0.9 under `maximum: 0.95`, though 0.90 can.
+is a fraction between it and the next whole number: `exclusiveMinimum: 0, maximum: 0.5` takes 0. And the number that the digits of a bound
+begin with cannot be written: 0.9 under `maximum: 0.95`, though 0.90 can.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from llmi.structured.schema_walk import Pointer, Walk, atoms
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _EXCLUSIVE = {"exclusiveMinimum": ("minimum", 1), "exclusiveMaximum": ("maximum", -1)}
 _FITS: dict[str, Callable[[float, float], bool]] = {
-    "minimum": operator.ge, "maximum": operator.le, "exclusiveMinimum": operator.gt, "exclusiveMaximum": operator.lt,
-}  # fmt: skip
+    "minimum": operator.ge,
+    "maximum": operator.le,
+    "exclusiveMinimum": operator.gt,
+    "exclusiveMaximum": operator.lt,
+}
 _LARGEST_EXACT = 1 << 53
 _LARGEST_POWER = 22  # of ten that float64 holds exactly
 _NO_SUCH_INTEGER = "the library keeps numbers in float64, which has no such integer"

@@ -17,16 +17,36 @@ _ONE = ("additionalItems", "additionalProperties", "contains", "contentSchema", 
 _LISTS = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
 _NAMED = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties")
 #: Keywords that the library does not know; those that no rule has taken away are refused.
-UNKNOWN = frozenset((
-    "$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef", "$vocabulary", "contains", "dependencies", "dependentRequired",
-    "dependentSchemas", "else", "if", "maxContains", "minContains", "not", "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties",
-    "uniqueItems",
-))  # fmt: skip
+UNKNOWN = frozenset(
+    (
+        "$dynamicAnchor",
+        "$dynamicRef",
+        "$recursiveAnchor",
+        "$recursiveRef",
+        "$vocabulary",
+        "contains",
+        "dependencies",
+        "dependentRequired",
+        "dependentSchemas",
+        "else",
+        "if",
+        "maxContains",
+        "minContains",
+        "not",
+        "propertyNames",
+        "then",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+        "uniqueItems",
+    )
+)
 DRAFTS = {
-    "draft-04/schema": "http://json-schema.org/draft-04/schema#", "draft-06/schema": "http://json-schema.org/draft-06/schema#",
-    "draft-07/schema": "http://json-schema.org/draft-07/schema#", "draft/2019-09/schema": "https://json-schema.org/draft/2019-09/schema",
+    "draft-04/schema": "http://json-schema.org/draft-04/schema#",
+    "draft-06/schema": "http://json-schema.org/draft-06/schema#",
+    "draft-07/schema": "http://json-schema.org/draft-07/schema#",
+    "draft/2019-09/schema": "https://json-schema.org/draft/2019-09/schema",
     "draft/2020-12/schema": "https://json-schema.org/draft/2020-12/schema",
-}  # fmt: skip
+}
 _STEPS_OF_A_COPY = 10  # of an object: the walk visits the copy, too
 
 

@@ -13,9 +13,9 @@ from llmi.structured.schema_walk import Problem, Walk
 def strict_schema(schema: dict[str, object], budget: Budget, *, open_objects: bool = True) -> tuple[dict[str, object], list[Problem]]:
     """A schema of the same instances, and what in it cannot be enforced.
 
-    Each rewrite is an equivalence, or narrower where docs/structured-output.md says so; without open_objects, objects that list their properties get
-    no others (closed_objects.py). With problems, the schema is the original without their keywords, as `lenient` wants it. Raises InvalidParamsError
-    where the budget has no steps left.
+    Each rewrite is an equivalence, or narrower where docs/structured-output.md says so; without open_objects, objects that list their
+    properties get no others (closed_objects.py). With problems, the schema is the original without their keywords, as `lenient` wants it.
+    Raises InvalidParamsError where the budget has no steps left.
     """
     if open_objects:
         walk = Walk(schema, RULES, budget)

@@ -100,8 +100,8 @@ class _Tree:
             if known != [_digest(drawn) for _, _, drawn in laws]:
                 name, what = self.python
                 raise UnsupportedCombinationError(
-                    f"{what} gave two rows for one text, {list(node.path)} behind the prompt: it remembers more than context.state, or draws numbers of its "
-                    "own, so there is no one distribution; keep what it remembers in context.state",
+                    f"{what} gave two rows for one text, {list(node.path)} behind the prompt: it remembers more than context.state, or"
+                    " draws numbers of its own, so there is no one distribution; keep what it remembers in context.state",
                     name,
                     "exact_distribution",
                 )

@@ -25,10 +25,14 @@ class RandomDrafter(Drafter):
         if self._model is None:  # a second engine of the target's own model, with the target's bits
             self._model = DraftModel(
                 LLM(
-                    llm.model_info.path, **llm._engine_args.same_bits(), kv_cache_memory_bytes=1 << 26,
-                    max_model_len=llm.model_info.max_model_len, tokenizer=llm.tokenizer, _files=llm._files,
+                    llm.model_info.path,
+                    **llm._engine_args.same_bits(),
+                    kv_cache_memory_bytes=1 << 26,
+                    max_model_len=llm.model_info.max_model_len,
+                    tokenizer=llm.tokenizer,
+                    _files=llm._files,
                 )
-            )  # fmt: skip
+            )
 
     def propose_batch(self, contexts: list[DraftContext]) -> list[Any]:
         assert self._model is not None

@@ -111,9 +111,9 @@ def compare_strategies(
     Parameters
     ----------
     strategies : {name: strategy}
-        SamplingParams, BeamSearchParams, or a dict of generate's arguments: the first answer counts. A ParticleFilter, or (ParticleFilter, parameters
-        by name): its heaviest text. A generator function, or (function, arguments by name), as LLM.run takes: it returns a text, token ids, or the
-        output of a Generate.
+        SamplingParams, BeamSearchParams, or a dict of generate's arguments: the first answer counts. A ParticleFilter, or (ParticleFilter,
+        parameters by name): its heaviest text. A generator function, or (function, arguments by name), as LLM.run takes: it returns a text,
+        token ids, or the output of a Generate.
     prompts : as for LLM.generate
     score : function of (prompt, answer), optional
         None: the mean log-probability of the answer's tokens by the model; NaN for an empty answer.

@@ -39,10 +39,17 @@ def _config(architecture: str, vocab_size: int, num_layers: int, hidden_size: in
     }
     if architecture == "gemma3":
         config |= {
-            "model_type": "gemma3_text", "sliding_window": 32, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0, "query_pre_attn_scalar": head_dim,
-            "layer_types": ["full_attention" if (i + 1) % 3 == 0 or i == num_layers - 1 else "sliding_attention" for i in range(num_layers)],
-            "hidden_activation": "gelu_pytorch_tanh", "num_key_value_heads": 1,
-        }  # fmt: skip
+            "model_type": "gemma3_text",
+            "sliding_window": 32,
+            "rope_theta": 1000000.0,
+            "rope_local_base_freq": 10000.0,
+            "query_pre_attn_scalar": head_dim,
+            "layer_types": [
+                "full_attention" if (i + 1) % 3 == 0 or i == num_layers - 1 else "sliding_attention" for i in range(num_layers)
+            ],
+            "hidden_activation": "gelu_pytorch_tanh",
+            "num_key_value_heads": 1,
+        }
     else:
         config["hidden_act"] = "silu"
     return config | overrides
@@ -72,9 +79,14 @@ def _tensors(architecture: str, config: dict[str, Any], seed: int) -> dict[str, 
     for i in range(config["num_hidden_layers"]):
         layer = f"model.layers.{i}."
         shapes = {
-            "self_attn.q_proj": (query, hidden), "self_attn.k_proj": (kv, hidden), "self_attn.v_proj": (kv, hidden), "self_attn.o_proj": (hidden, query),
-            "mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden), "mlp.down_proj": (hidden, inner),
-        }  # fmt: skip
+            "self_attn.q_proj": (query, hidden),
+            "self_attn.k_proj": (kv, hidden),
+            "self_attn.v_proj": (kv, hidden),
+            "self_attn.o_proj": (hidden, query),
+            "mlp.gate_proj": (inner, hidden),
+            "mlp.up_proj": (inner, hidden),
+            "mlp.down_proj": (hidden, inner),
+        }
         for name, (rows, cols) in shapes.items():
             tensors[f"{layer}{name}.weight"] = matrix(rows, cols)
             if config.get("attention_bias" if name.startswith("self_attn") else "mlp_bias"):
@@ -116,12 +128,27 @@ def byte_tokenizer(vocab_size: int) -> dict[str, Any]:
         vocab[character] = len(vocab)
     special = {"id": 0, "content": "<eos>", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [special], "normalizer": None,
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}, "post_processor": None,
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [special],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+        "post_processor": None,
         "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
-                  "fuse_unk": False, "byte_fallback": False, "ignore_merges": False, "vocab": vocab, "merges": []},
-    }  # fmt: skip
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": vocab,
+            "merges": [],
+        },
+    }
 
 
 def tiny_model(

@@ -51,19 +51,35 @@ def tiny_eagle3(
     present[listed] = True
     tensors = {
         "fc.weight": _fitted(llm, rng, layers),
-        "midlayer.self_attn.q_proj.weight": matrix(heads * dim, 2 * hidden), "midlayer.self_attn.k_proj.weight": matrix(kv_heads * dim, 2 * hidden),
+        "midlayer.self_attn.q_proj.weight": matrix(heads * dim, 2 * hidden),
+        "midlayer.self_attn.k_proj.weight": matrix(kv_heads * dim, 2 * hidden),
         "midlayer.self_attn.v_proj.weight": matrix(kv_heads * dim, 2 * hidden),
-        "midlayer.self_attn.o_proj.weight": matrix(hidden, heads * dim, layer_scale), "midlayer.mlp.gate_proj.weight": matrix(2 * hidden, hidden),
-        "midlayer.mlp.up_proj.weight": matrix(2 * hidden, hidden), "midlayer.mlp.down_proj.weight": matrix(hidden, 2 * hidden, layer_scale),
-        "midlayer.hidden_norm.weight": norm(), "midlayer.input_layernorm.weight": norm(), "midlayer.post_attention_layernorm.weight": norm(),
-        "norm.weight": stored(llm, "model.norm.weight"), "lm_head.weight": stored(llm, "model.embed_tokens.weight")[listed],
-        "d2t": (listed - np.arange(len(listed))).astype(np.int32), "t2d": present,
-    }  # fmt: skip
+        "midlayer.self_attn.o_proj.weight": matrix(hidden, heads * dim, layer_scale),
+        "midlayer.mlp.gate_proj.weight": matrix(2 * hidden, hidden),
+        "midlayer.mlp.up_proj.weight": matrix(2 * hidden, hidden),
+        "midlayer.mlp.down_proj.weight": matrix(hidden, 2 * hidden, layer_scale),
+        "midlayer.hidden_norm.weight": norm(),
+        "midlayer.input_layernorm.weight": norm(),
+        "midlayer.post_attention_layernorm.weight": norm(),
+        "norm.weight": stored(llm, "model.norm.weight"),
+        "lm_head.weight": stored(llm, "model.embed_tokens.weight")[listed],
+        "d2t": (listed - np.arange(len(listed))).astype(np.int32),
+        "t2d": present,
+    }
     config: dict[str, Any] = {
-        "architectures": ["LlamaForCausalLMEagle3"], "hidden_size": hidden, "intermediate_size": 2 * hidden, "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads, "head_dim": dim, "rope_theta": 10000.0, "rms_norm_eps": 1e-6, "vocab_size": model["vocab_size"],
-        "draft_vocab_size": len(listed), "hidden_act": "silu", "eagle_config": {"eagle_aux_hidden_state_layer_ids": [layer - 1 for layer in layers]},
-    }  # fmt: skip
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "hidden_size": hidden,
+        "intermediate_size": 2 * hidden,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": dim,
+        "rope_theta": 10000.0,
+        "rms_norm_eps": 1e-6,
+        "vocab_size": model["vocab_size"],
+        "draft_vocab_size": len(listed),
+        "hidden_act": "silu",
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [layer - 1 for layer in layers]},
+    }
     directory = Path(path)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(config | overrides))
@@ -80,7 +96,8 @@ def tapped_rows(llm: LLM, token_ids: list[int], taps: list[int]) -> F32:
 
 
 def _fitted(llm: LLM, rng: np.random.Generator, taps: list[int]) -> F32:
-    """fc.weight [hidden, taps * hidden] that predicts the next token's last hidden state best, in the least squares of text by the model."""
+    """fc.weight [hidden, taps * hidden] that predicts the next token's last hidden state best, in the least squares of text by the
+    model."""
     params = SamplingParams(temperature=0.3, max_tokens=96, seed=1, ignore_eos=True, detokenize=False)
     prompts = [rng.integers(1, llm.model_info.vocab_size, 8).tolist() for _ in range(12)]
     last = llm.model_info.num_layers

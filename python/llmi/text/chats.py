@@ -24,7 +24,8 @@ def as_chats(messages: object) -> list[Any]:
         return [[{"role": "user", "content": messages}]]
     if not isinstance(messages, list | tuple):
         raise ChatTemplateError(
-            f"messages must be a text, a chat (a list of dicts with 'role' and 'content') or a list of chats, not {type(messages).__name__} ({show(messages)})"
+            f"messages must be a text, a chat (a list of dicts with 'role' and 'content') or a list of chats, not {type(messages).__name__}"
+            f" ({show(messages)})"
         )
     if not messages:
         raise ChatTemplateError("messages is empty: a chat is a list of at least one message")

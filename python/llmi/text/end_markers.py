@@ -29,8 +29,8 @@ END_MARKERS = (
     "<eos>",
     "</s>",
 )
-#: Files list markup as user-defined tokens now and then; they count as control tokens: user text never becomes it. Not "</s>", which is an HTML tag,
-#: too. What looks like <|this|> is what llama.cpp's converter takes for special.
+#: Files list markup as user-defined tokens now and then; they count as control tokens: user text never becomes it. Not "</s>", which is an
+#: HTML tag, too. What looks like <|this|> is what llama.cpp's converter takes for special.
 _UNMISTAKABLE = {*END_MARKERS[:-1], "<start_of_turn>", "<bos>", "<pad>", "<mask>", "[INST]", "[/INST]", "[BOS]"}
 
 

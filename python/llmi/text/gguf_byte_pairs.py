@@ -63,9 +63,15 @@ class BytePairs:
 
         pairs: object = [tuple(merge.split(" ", 1)) for merge in merges]
         model = guarded(
-            models.BPE, self.reader.path, vocab=vocab, merges=pairs, ignore_merges=self.rule.ignore_merges, byte_fallback=not self.rule.byte_level,
-            unk_token=self.unknown, fuse_unk=not self.rule.byte_level,
-        )  # fmt: skip
+            models.BPE,
+            self.reader.path,
+            vocab=vocab,
+            merges=pairs,
+            ignore_merges=self.rule.ignore_merges,
+            byte_fallback=not self.rule.byte_level,
+            unk_token=self.unknown,
+            fuse_unk=not self.rule.byte_level,
+        )
         normalizer: object = normalizers.NFC() if self.rule.compose else None
         decoder: object = decoders.ByteLevel()
         if not self.rule.byte_level:

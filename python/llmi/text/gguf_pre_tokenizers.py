@@ -1,7 +1,8 @@
 r"""How byte-pair vocabularies of GGUF files cut a text into words: `tokenizer.ggml.pre`, one row of a table for each group of names.
 
-The names and their flags are llama.cpp's (src/llama-vocab.cpp). An expression is the one in the models' own tokenizer.json: llama.cpp writes
-`[^a-z]` for `\p{Lu}` and the like, as its engine knows no such classes. It does not compose characters either; Qwen's own tokenizers do.
+The names and their flags are llama.cpp's (src/llama-vocab.cpp). An expression is the one in the models' own tokenizer.json: llama.cpp
+writes `[^a-z]` for `\p{Lu}` and the like, as its engine knows no such classes. It does not compose characters either; Qwen's own tokenizers
+do.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ _LINES = r"[^\n]+|[\n]+"
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """How a text is cut into words. Each expression of `splits` cuts what the one before left into its matches and the text between them."""
+    """How a text is cut into words. Each expression of `splits` cuts what the one before left into its matches and the text between
+    them."""
 
     splits: tuple[str, ...]
     ignore_merges: bool = False  # a word that is a token is that token, whatever the merges say
@@ -109,10 +111,18 @@ _PLAIN = Rule((_LINES,), byte_level=False)
 #: Each group of names, and the rule of the group.
 GROUPS: tuple[tuple[str, Rule], ...] = (
     ("default", DEFAULT),
-    ("gpt-2 phi-2 mpt olmo jais exaone4 mellum modern-bert a.x-4.0 gigachat trillion granite-docling "
-     "jina-es jina-de jina-v2-es jina-v2-de jina-v1-en jina-v2-code roberta-bpe", Rule((GPT2_SPLIT,))),
+    (
+        (
+            "gpt-2 phi-2 mpt olmo jais exaone4 mellum modern-bert a.x-4.0 gigachat trillion granite-docling "
+            "jina-es jina-de jina-v2-es jina-v2-de jina-v1-en jina-v2-code roberta-bpe"
+        ),
+        Rule((GPT2_SPLIT,)),
+    ),
     ("smollm starcoder refact command-r codeshell exaone minerva-7b mellum2", Rule((r"\p{N}", GPT2_SPLIT))),
-    ("llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano", Rule((LLAMA3_SPLIT,), ignore_merges=True, add_bos=True)),
+    (
+        "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
+        Rule((LLAMA3_SPLIT,), ignore_merges=True, add_bos=True),
+    ),
     ("glm4 glm5", Rule((LLAMA3_SPLIT,), ignore_merges=True)),
     ("dbrx smaug-bpe chatglm-bpe", Rule((LLAMA3_SPLIT,))),
     ("qwen2 deepseek-r1-qwen f2llmv2", Rule((QWEN2_SPLIT,), compose=True)),
@@ -123,7 +133,19 @@ GROUPS: tuple[tuple[str, Rule], ...] = (
     ("tiny_aya cohere2moe", Rule((r"\d{1,3}(?=(?:\d{3})*\b)", O200K_SPLIT))),
     ("tekken", Rule((TEKKEN_SPLIT,), ignore_merges=True, add_bos=True)),
     ("kimi-k2", Rule((KIMI_SPLIT,))),
-    ("deepseek-llm", Rule((r"[\r\n]", _DEEPSEEK_LETTERS, r"\s?" + _one_of("21-2F 3A-7E FF01-FF0F FF1A-FF5E 2018-201F 3000-3002") + "+", r"\s+$", _DEEPSEEK_HAN, r"\p{N}+"))),
+    (
+        "deepseek-llm",
+        Rule(
+            (
+                r"[\r\n]",
+                _DEEPSEEK_LETTERS,
+                r"\s?" + _one_of("21-2F 3A-7E FF01-FF0F FF1A-FF5E 2018-201F 3000-3002") + "+",
+                r"\s+$",
+                _DEEPSEEK_HAN,
+                r"\p{N}+",
+            )
+        ),
+    ),
     ("deepseek-coder", Rule((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _DEEPSEEK_HAN, r"\p{N}"))),
     ("deepseek-v3 hunyuan-dense joyai-llm hy_v4", _DEEPSEEK3),
     ("spark2_5", Rule((r"\p{N}{1,3}", _HAN, _DEEPSEEK_WORDS.replace(r"[\r\n]*|", r"|[\r\n]|") + r"\s+(?!\S)|\s+", r"\p{N}"))),
@@ -131,20 +153,48 @@ GROUPS: tuple[tuple[str, Rule], ...] = (
     ("falcon", Rule((r"[\p{P}\$\+<=>\^~\|`]+", GPT2_SPLIT, r"[0-9][0-9][0-9]"))),
     ("bloom poro-chat gpt3-finnish", Rule((_BLOOM_SPLIT,))),
     ("viking", Rule((_BLOOM_SPLIT, r"\p{N}"))),
-    ("chameleon", Rule((r"<sentinel:[0-9]+>", r"(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", r"([\t\n]|    |  )", r"\p{N}", r"[\p{P}!-/:-@\[-`{-~]", GPT2_SPLIT), add_bos=True)),
-    ("jais-2", Rule((LLAMA3_SPLIT.replace(r"\s+(?!\S)|\s+", "|".join([*(rf"\s{{{2**power}}}(?!\S)" for power in range(9, 1, -1)), r"\s{1,2}(?!\S)", r"\s{1}"])),))),
-    ("bailingmoe bailingmoe2 llada-moe",
-     Rule((r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",))),
+    (
+        "chameleon",
+        Rule(
+            (
+                r"<sentinel:[0-9]+>",
+                r"(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z",
+                r"([\t\n]|    |  )",
+                r"\p{N}",
+                r"[\p{P}!-/:-@\[-`{-~]",
+                GPT2_SPLIT,
+            ),
+            add_bos=True,
+        ),
+    ),
+    (
+        "jais-2",
+        Rule(
+            (
+                LLAMA3_SPLIT.replace(
+                    r"\s+(?!\S)|\s+", "|".join([*(rf"\s{{{2**power}}}(?!\S)" for power in range(9, 1, -1)), r"\s{1,2}(?!\S)", r"\s{1}"])
+                ),
+            )
+        ),
+    ),
+    (
+        "bailingmoe bailingmoe2 llada-moe",
+        Rule((r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",)),
+    ),
     ("seed-coder", Rule((_ENDINGS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|" + _SPACES,))),
     ("minicpm5", Rule((r"\p{N}{1,3}", LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}+")), ignore_merges=True)),
-    ("exaone-moe",
-     Rule((_ENDINGS + r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",))),
+    (
+        "exaone-moe",
+        Rule(
+            (_ENDINGS + r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",)
+        ),
+    ),
     ("superbpe", Rule((r"\p{N}+", r"(?=(\d{3})+(?!\d))"))),
     ("afmoe", Rule((r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))", _AFMOE_SCRIPTS, _DEEPSEEK_WORDS + _SPACES))),
     ("laguna", Rule((_LINES, QWEN2_SPLIT))),
     ("ufakzeka", Rule((QWEN2_SPLIT.removeprefix(_ENDINGS + "|"),))),
     ("gemma4 granite-embed-multi-311m", dataclasses.replace(_PLAIN, add_bos=True)),
     ("sarvam-moe", _PLAIN),
-)  # fmt: skip
+)
 
 RULES: dict[str, Rule] = {name: rule for names, rule in GROUPS for name in names.split()}

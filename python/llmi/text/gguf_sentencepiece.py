@@ -56,9 +56,14 @@ class SentencePiece:
             lambda problem: self.reader.fail(TOKENS, problem),
         )
         model = guarded(
-            models.BPE, self.reader.path, vocab={text: token_id for token_id, text in tokens.items()}, merges=merges, byte_fallback=True,
-            fuse_unk=True, unk_token=None if self.unknown is None else self.listed.texts[self.unknown] or None,
-        )  # fmt: skip
+            models.BPE,
+            self.reader.path,
+            vocab={text: token_id for token_id, text in tokens.items()},
+            merges=merges,
+            byte_fallback=True,
+            fuse_unk=True,
+            unk_token=None if self.unknown is None else self.listed.texts[self.unknown] or None,
+        )
         spaces: list[Any] = [normalizers.Prepend("▁")] if self.prefix_space else []
         normalizer = normalizers.Sequence([*spaces, normalizers.Replace(" ", "▁")])
         decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])

@@ -40,8 +40,27 @@ USED = {
     )
 }
 #: Ids that are checked; of them only BOS, the three ends, the unknown token and, in WordPiece, the separator change anything.
-ID_KEYS = ("bos", "eos", "eot", "eom", "unknown", "seperator", "separator", "padding", "mask", "cls", "fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep",
-           "fim_sep", "prefix", "suffix", "middle")  # fmt: skip
+ID_KEYS = (
+    "bos",
+    "eos",
+    "eot",
+    "eom",
+    "unknown",
+    "seperator",
+    "separator",
+    "padding",
+    "mask",
+    "cls",
+    "fim_pre",
+    "fim_suf",
+    "fim_mid",
+    "fim_pad",
+    "fim_rep",
+    "fim_sep",
+    "prefix",
+    "suffix",
+    "middle",
+)
 #: Keys that change no token of these kinds of vocabulary, and why.
 INERT = {
     "token_type_count": "segments of encoders",
@@ -170,6 +189,7 @@ def _notes(reader: Metadata, model: str) -> list[str]:
     notes = [f"settings of the tokenizer that llmi does not use: {listed_some(unused)}"] if unused else []
     if model == "gpt2" and not reader.text(GGML + "pre", ""):
         notes.append(
-            f"{GGML}pre is missing: texts are cut by llama.cpp's default rule, which may not be the model's; convert the model again to name it"
+            f"{GGML}pre is missing: texts are cut by llama.cpp's default rule, which may not be the model's; convert the model again to"
+            " name it"
         )
     return notes

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class WordPiece:
-    """BERT's kind. In the file, a text that begins a word begins with ▁, and one inside a word is as it is; the library writes ## there."""
+    """BERT's kind. A text that begins a word begins with ▁ in the file, and one inside a word is as it is; the library writes ## there."""
 
     def __init__(self, reader: Metadata, listed: ListedTokens, unknown: int | None) -> None:
         self.reader, self.listed = reader, listed

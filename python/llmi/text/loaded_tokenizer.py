@@ -63,7 +63,8 @@ class LoadedTokenizer:
 
 
 def guarded(function: Callable[P, R], path: Path, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Calls the tokenizers library; what it raises comes as TokenizerError, its panics too (they are BaseExceptions, by type PanicException)."""
+    """Calls the tokenizers library; what it raises comes as TokenizerError, its panics too (they are BaseExceptions, by type
+    PanicException)."""
     try:
         return function(*args, **kwargs)
     except TokenizerError:

@@ -93,7 +93,8 @@ def check_unsteered(prompt: object, what: str) -> None:
 
 
 def check_unconstrained(prompt: object, what: str, argument: str) -> None:
-    """Raises UnsupportedCombinationError for a sequence with a constraint of its own: `what` reads tokens alone, and has its own `argument`."""
+    """Raises UnsupportedCombinationError for a sequence with a constraint of its own: `what` reads tokens alone, and has its own
+    `argument`."""
     if is_sequence(prompt) and prompt._is_constrained:
         raise UnsupportedCombinationError(
             f"the TokenSequence keeps to a constraint of its own, and {what} would not: give {argument}=, and end the sequence's own with "
@@ -155,7 +156,8 @@ def as_list(prompts: object) -> PromptList:
 def tokenize(
     prompt: Prompt, tokenizer: Tokenizer, name: str = "prompts", parse_special: bool | None = None, max_model_len: int | None = None
 ) -> tuple[str | None, list[int]]:
-    """(text or None, token ids). Raises InvalidParamsError for what is no prompt. parse_special: names of special tokens in texts are these tokens."""
+    """(text or None, token ids). Raises InvalidParamsError for what is no prompt. parse_special: names of special tokens in texts are these
+    tokens."""
     if isinstance(prompt, str):
         text = parse(_TEXT, name, prompt)
         return text, tokenizer.encode_prompt(text, parse_special, max_model_len)
@@ -215,15 +217,17 @@ def _own_parse_special(prompt: object) -> bool | None:
 
 
 def warn_of_markup(prompts: Iterable[Prompt], tokenizer: Tokenizer, stacklevel: int = 5) -> None:
-    """One warning if texts hold names of special tokens and nobody said what they mean: such a text is often a chat that was rendered already."""
+    """One warning if texts hold names of special tokens and nobody said what they mean: such a text is often a chat that was rendered
+    already."""
     for prompt in prompts:
         is_text = isinstance(prompt, Mapping) and prompt.get("prompt_token_ids") is None and prompt.get("parse_special") is None
         text = prompt.get("prompt") if is_text else prompt
         found = tokenizer.markup_in(text) if isinstance(text, str) else None
         if found is not None:
             warnings.warn(
-                f"the prompt holds {found!r}, which names a special token, and is read as plain text, letter by letter. Give the messages to chat(), or say "
-                "parse_special=True (in the call or in a prompt dict) if the token is meant; parse_special=False if the text is, which ends this warning",
+                f"the prompt holds {found!r}, which names a special token, and is read as plain text, letter by letter. Give the messages"
+                " to chat(), or say parse_special=True (in the call or in a prompt dict) if the token is meant; parse_special=False if the"
+                " text is, which ends this warning",
                 UserWarning,
                 stacklevel=stacklevel,
             )

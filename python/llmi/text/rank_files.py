@@ -14,11 +14,37 @@ from llmi.text.score_merges import merges_from_scores
 from llmi.text.token_bytes import byte_level_alphabet
 
 #: Control tokens of tekken.json files that do not list their own.
-TEKKEN_CONTROL = ("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
-                  "[TOOL_CALLS]", "<pad>", "[PREFIX]", "[MIDDLE]", "[SUFFIX]")  # fmt: skip
-_LLAMA3_HEAD = ("<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>", "<|reserved_special_token_1|>", "<|finetune_right_pad_id|>",
-                "<|reserved_special_token_2|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>", "<|eot_id|>", "<|python_tag|>")  # fmt: skip
-#: By a model's type: how words are cut, which a tiktoken file does not say, and the control tokens behind the ranks where no other file lists them.
+TEKKEN_CONTROL = (
+    "<unk>",
+    "<s>",
+    "</s>",
+    "[INST]",
+    "[/INST]",
+    "[AVAILABLE_TOOLS]",
+    "[/AVAILABLE_TOOLS]",
+    "[TOOL_RESULTS]",
+    "[/TOOL_RESULTS]",
+    "[TOOL_CALLS]",
+    "<pad>",
+    "[PREFIX]",
+    "[MIDDLE]",
+    "[SUFFIX]",
+)
+_LLAMA3_HEAD = (
+    "<|begin_of_text|>",
+    "<|end_of_text|>",
+    "<|reserved_special_token_0|>",
+    "<|reserved_special_token_1|>",
+    "<|finetune_right_pad_id|>",
+    "<|reserved_special_token_2|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eom_id|>",
+    "<|eot_id|>",
+    "<|python_tag|>",
+)
+#: By a model's type: how words are cut, which a tiktoken file does not say, and the control tokens behind the ranks where no other file
+#: lists them.
 TIKTOKEN: dict[str, tuple[str, tuple[str, ...]]] = {
     "llama": (LLAMA3_SPLIT, (*_LLAMA3_HEAD, *(f"<|reserved_special_token_{number}|>" for number in range(3, 248)))),
     "qwen": (QWEN2_SPLIT, ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{number}|>" for number in range(205)))),
@@ -130,16 +156,23 @@ def _data(ranks: dict[bytes, int], split: str, special: dict[int, str], path: Pa
         raise TokenizerError(f"{path}: the control token {clash!r:.60} is also a token of the text", path)
     return {
         "model": {
-            "type": "BPE", "vocab": vocab | {name: token_id for token_id, name in special.items()},
-            "merges": [list(pair) for pair in merges], "ignore_merges": True,
+            "type": "BPE",
+            "vocab": vocab | {name: token_id for token_id, name in special.items()},
+            "merges": [list(pair) for pair in merges],
+            "ignore_merges": True,
         },
         "added_tokens": [
             {"id": token_id, "content": name, "special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
             for token_id, name in sorted(special.items())
         ],
-        "normalizer": None, "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}, "post_processor": None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
-            {"type": "Split", "pattern": {"Regex": split}, "behavior": "Isolated", "invert": False},
-            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
-        ]},
-    }  # fmt: skip
+        "normalizer": None,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+        "post_processor": None,
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": split}, "behavior": "Isolated", "invert": False},
+                {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+            ],
+        },
+    }

@@ -1,4 +1,5 @@
-"""Regular expressions of tokenizer files, which a backtracking matcher runs on every text: those that may take exponential time are refused."""
+"""Regular expressions of tokenizer files, which a backtracking matcher runs on every text: those that may take exponential time are
+refused."""
 
 from __future__ import annotations
 

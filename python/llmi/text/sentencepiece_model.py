@@ -1,4 +1,5 @@
-"""SentencePiece's own files, `tokenizer.model`, as the data of a tokenizer.json. The few fields that count are read here: no further package is needed."""
+"""SentencePiece's own files, `tokenizer.model`, as the data of a tokenizer.json. The few fields that count are read here: no further
+package is needed."""
 
 from __future__ import annotations
 
@@ -161,10 +162,13 @@ def as_tokenizer_json(model: Model, path: Path, prefix_each: bool, add_prefix_sp
     decoder = [{"type": "Replace", "pattern": {"String": SPACE}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}]
     decoder += [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if first else []
     return {
-        "model": {**_vocabulary(model, path), "byte_fallback": model.byte_fallback}, "added_tokens": added,
-        "normalizer": {"type": "Sequence", "normalizers": steps} if steps else None, "pre_tokenizer": None if prefix_each else metaspace,
-        "decoder": {"type": "Sequence", "decoders": decoder}, "post_processor": None,
-    }  # fmt: skip
+        "model": {**_vocabulary(model, path), "byte_fallback": model.byte_fallback},
+        "added_tokens": added,
+        "normalizer": {"type": "Sequence", "normalizers": steps} if steps else None,
+        "pre_tokenizer": None if prefix_each else metaspace,
+        "decoder": {"type": "Sequence", "decoders": decoder},
+        "post_processor": None,
+    }
 
 
 def _vocabulary(model: Model, path: Path) -> dict[str, Any]:
@@ -179,9 +183,12 @@ def _vocabulary(model: Model, path: Path) -> dict[str, Any]:
     usable = {i: text for i, (text, _, kind) in enumerate(model.pieces) if kind in (NORMAL, USER_DEFINED)}
     merges = merges_from_scores(usable, [score for _, score, _ in model.pieces], lambda problem: TokenizerError(f"{path}: {problem}", path))
     return {
-        "type": "BPE", "vocab": {text: i for i, text in enumerate(texts)}, "merges": [list(pair) for pair in merges],
-        "unk_token": None if unknown is None else texts[unknown], "fuse_unk": True,
-    }  # fmt: skip
+        "type": "BPE",
+        "vocab": {text: i for i, text in enumerate(texts)},
+        "merges": [list(pair) for pair in merges],
+        "unk_token": None if unknown is None else texts[unknown],
+        "fuse_unk": True,
+    }
 
 
 def _normalizers(model: Model, prefix: bool, escape: bool) -> list[dict[str, Any]]:

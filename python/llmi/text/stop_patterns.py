@@ -1,7 +1,7 @@
 """Regular expressions that end a text, as a program of the core (csrc/engine/stop_matcher.h).
 
-Python's own parser of `re` reads them, so their syntax is Python's. They are not run by `re`, which may take exponential time: the core follows
-all ways through them at once. What that cannot do is refused by name.
+Python's own parser of `re` reads them, so their syntax is Python's. They are not run by `re`, which may take exponential time: the core
+follows all ways through them at once. What that cannot do is refused by name.
 """
 
 from __future__ import annotations

@@ -44,9 +44,9 @@ class Tokenizer:
     Parameters
     ----------
     path : path
-        A directory with tokenizer.json or one GGUF file, a tokenizer.json, or a GGUF file (a vocabulary is enough). Where there is no tokenizer.json:
-        SentencePiece's tokenizer.model, tekken.json, vocab.json with merges.txt, or a tiktoken file. Next to any but a GGUF file,
-        tokenizer_config.json, special_tokens_map.json, added_tokens.json, config.json and generation_config.json are read,
+        A directory with tokenizer.json or one GGUF file, a tokenizer.json, or a GGUF file (a vocabulary is enough). Where there is no
+        tokenizer.json: SentencePiece's tokenizer.model, tekken.json, vocab.json with merges.txt, or a tiktoken file. Next to any but a GGUF
+        file, tokenizer_config.json, special_tokens_map.json, added_tokens.json, config.json and generation_config.json are read,
         by the rules of transformers 4.57. Settings that llmi does not apply are named in one UserWarning.
 
     Attributes
@@ -110,11 +110,23 @@ class Tokenizer:
             library = self._tokenizer_for(None).to_str()
         listed = loaded.listed
         return {
-            "path": str(self.path), "library": library, "texts": listed.texts, "special": listed.special, "whole": listed.whole,
-            "byte_level": listed.byte_level, "adds_space": listed.adds_space, "bos_token_id": loaded.bos_token_id, "eos_token_ids": loaded.eos_token_ids,
-            "main_eos_token_id": loaded.main_eos_token_id, "keeps_bytes": loaded.keeps_bytes(), "prefix": loaded.prefix, "suffix": loaded.suffix,
-            "chat_templates": loaded.chat_templates, "template_tokens": loaded.template_tokens, "chat_template": self.chat_template,
-        }  # fmt: skip
+            "path": str(self.path),
+            "library": library,
+            "texts": listed.texts,
+            "special": listed.special,
+            "whole": listed.whole,
+            "byte_level": listed.byte_level,
+            "adds_space": listed.adds_space,
+            "bos_token_id": loaded.bos_token_id,
+            "eos_token_ids": loaded.eos_token_ids,
+            "main_eos_token_id": loaded.main_eos_token_id,
+            "keeps_bytes": loaded.keeps_bytes(),
+            "prefix": loaded.prefix,
+            "suffix": loaded.suffix,
+            "chat_templates": loaded.chat_templates,
+            "template_tokens": loaded.template_tokens,
+            "chat_template": self.chat_template,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.path = path = Path(state["path"])
@@ -212,7 +224,8 @@ class Tokenizer:
     def encode_prompt(self, text: str, parse_special: bool | None = None, max_model_len: int | None = None) -> list[int]:
         """Token ids of a prompt's text; where its own markup begins as the model wraps a text, it is not wrapped twice.
 
-        Raises PromptTooLongError before anything is encoded if the text cannot fit: if it has more bytes than that number of longest tokens.
+        Raises PromptTooLongError before anything is encoded if the text cannot fit: if it has more bytes than that number of longest
+        tokens.
         """
         if max_model_len is not None and len(text) > max_model_len and self._loaded.keeps_bytes():
             longest = max(max(map(len, self.vocab_bytes)), *(len(name.encode()) for name in self.special_tokens.values()), 1)
@@ -223,7 +236,8 @@ class Tokenizer:
         return self._begun(ids) if parse_special else ids
 
     def markup_in(self, text: str) -> str | None:
-        """The first string in `text` that names a special token, as the beginning of a chat that was rendered already does; None if there is none.
+        """The first string in `text` that names a special token, as the beginning of a chat that was rendered already does; None if there
+        is none.
 
         Only the first 65,536 characters are checked.
         """
@@ -244,8 +258,8 @@ class Tokenizer:
     def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """Text of token ids: the bytes of the tokens, one after the other, and nothing else.
 
-        SentencePiece's vocabularies encode a text with a space in front; the first space of the ids' text is that one, and is left out, as in transformers. What
-        makes no character becomes U+FFFD. `clean_up_tokenization_spaces` of a model's files is not applied.
+        SentencePiece's vocabularies encode a text with a space in front; the first space of the ids' text is that one, and is left out, as
+        in transformers. What makes no character becomes U+FFFD. `clean_up_tokenization_spaces` of a model's files is not applied.
 
         Parameters
         ----------
@@ -283,14 +297,26 @@ class Tokenizer:
 
     @overload
     def apply_chat_template(
-        self, messages: list[Message], *, tokenize: Literal[True] = True, add_generation_prompt: bool = ..., continue_final_message: bool = ...,
-        chat_template: str | os.PathLike[str] | None = ..., **kwargs: object,
-    ) -> list[int]: ...  # fmt: skip
+        self,
+        messages: list[Message],
+        *,
+        tokenize: Literal[True] = True,
+        add_generation_prompt: bool = ...,
+        continue_final_message: bool = ...,
+        chat_template: str | os.PathLike[str] | None = ...,
+        **kwargs: object,
+    ) -> list[int]: ...
     @overload
     def apply_chat_template(
-        self, messages: list[Message], *, tokenize: bool, add_generation_prompt: bool = ..., continue_final_message: bool = ...,
-        chat_template: str | os.PathLike[str] | None = ..., **kwargs: object,
-    ) -> str | list[int]: ...  # fmt: skip
+        self,
+        messages: list[Message],
+        *,
+        tokenize: bool,
+        add_generation_prompt: bool = ...,
+        continue_final_message: bool = ...,
+        chat_template: str | os.PathLike[str] | None = ...,
+        **kwargs: object,
+    ) -> str | list[int]: ...
     def apply_chat_template(
         self,
         messages: list[Message],
@@ -366,13 +392,22 @@ class Tokenizer:
         marks = {text for text in self._loaded.listed.whole.values() if text in template and rules.MARKUP.fullmatch(text)}
         pattern = rules.special_pattern([*self.special_tokens.values(), *marks]) if marks else self.special_pattern
         return rules.render(
-            template, messages, {name: text for name, text in tokens.items() if text}, pattern, self.path, marks=marks,
-            add_generation_prompt=add_generation_prompt, continue_final_message=continue_final_message, kwargs=kwargs,
-            is_own=template == self.chat_template or template in self._loaded.chat_templates.values(), turn_ends={self._text_of(token_id) for token_id in {*self.eos_token_ids, *self._loaded.prefix, self.bos_token_id}} - {""},
-        )  # fmt: skip
+            template,
+            messages,
+            {name: text for name, text in tokens.items() if text},
+            pattern,
+            self.path,
+            marks=marks,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            kwargs=kwargs,
+            is_own=template == self.chat_template or template in self._loaded.chat_templates.values(),
+            turn_ends={self._text_of(token_id) for token_id in {*self.eos_token_ids, *self._loaded.prefix, self.bos_token_id}} - {""},
+        )
 
     def encode_chat(self, rendered: rules.Rendered, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a rendered chat. Where the model wants a text to begin with certain tokens, they stand there once, whatever the template writes.
+        """Token ids of a rendered chat. Where the model wants a text to begin with certain tokens, they stand there once, whatever the
+        template writes.
 
         Without `add_special_tokens` what the template writes is all.
         """

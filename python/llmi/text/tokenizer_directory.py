@@ -72,7 +72,8 @@ def load(path: Path, overrides: Mapping[str, Any]) -> LoadedTokenizer:
 
 
 def _data(file: Path, settings: Settings, stated: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The tokenizer.json, or what another file would be as one: its text and its data. With another file, the flags of `stated` count in `settings`."""
+    """The tokenizer.json, or what another file would be as one: its text and its data. With another file, the flags of `stated` count in
+    `settings`."""
     if not vocabulary_files.is_another(file):
         text = read_text(file, MAX_VOCABULARY_BYTES, TokenizerError)
         return text, parse_json(text, file, TokenizerError, unique_keys=True)
@@ -82,7 +83,8 @@ def _data(file: Path, settings: Settings, stated: Mapping[str, Any], config: Map
         settings.add_bos, settings.add_eos = bool(flags[0]), bool(flags[1])
     if settings.add_bos is None and vocabulary_files.wraps_by_flags(file):
         raise TokenizerError(
-            f"{file}: nothing says whether a text begins with <s>: for the class {settings.kind}, tokenizer_config.json must hold add_bos_token",
+            f"{file}: nothing says whether a text begins with <s>: for the class {settings.kind}, tokenizer_config.json must hold"
+            " add_bos_token",
             file,
             "add_bos_token",
         )

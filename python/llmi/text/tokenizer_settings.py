@@ -38,8 +38,12 @@ INERT = {
     "use_default_system_prompt": "the chat template says it",
     **dict.fromkeys(("tokenizer_file", "vocab_file", "merges_file", "special_tokens_map_file", "added_tokens_file", "spm_file"), "a path"),
     **dict.fromkeys(("name_or_path", "processor_class", "transformers_version", "_commit_hash", "_from_auto"), "where the files came from"),
-    **dict.fromkeys(("backend", "is_local", "local_files_only", "use_fast", "from_slow", "verbose", "init_inputs", "files_loaded"), "how it was loaded"),
-    **dict.fromkeys(("image_token", "audio_token", "video_token", "boi_token", "eoi_token", "boa_token", "eoa_token"), "names of tokens for media"),
+    **dict.fromkeys(
+        ("backend", "is_local", "local_files_only", "use_fast", "from_slow", "verbose", "init_inputs", "files_loaded"), "how it was loaded"
+    ),
+    **dict.fromkeys(
+        ("image_token", "audio_token", "video_token", "boi_token", "eoi_token", "boa_token", "eoa_token"), "names of tokens for media"
+    ),
     **dict.fromkeys(("prefix_token", "middle_token", "suffix_token", "eot_token", "fill_token"), "names of tokens for infilling"),
     **dict.fromkeys(("image_token_id", "image_seq_length", "vision_bos_token", "vision_eos_token"), "names of tokens for media"),
     "response_schema": "how a client reads an answer",
@@ -49,7 +53,7 @@ INERT = {
     "dtype": "the weights'",
     "torch_dtype": "the weights'",
     "trust_remote_code": "no code of a model runs",
-}  # fmt: skip
+}
 
 #: Classes that wrap texts by add_bos_token and add_eos_token, whatever tokenizer.json says, with the defaults of both.
 RULING_CLASSES = {

@@ -12,7 +12,8 @@ _DIGESTS: weakref.WeakKeyDictionary[Tokenizer, str] = weakref.WeakKeyDictionary(
 
 
 def vocabulary_digest(tokenizer: Tokenizer) -> str:
-    """sha256 of the texts of all ids, specials without theirs: equal where token ids mean the same text. Computed once for each tokenizer, in about 10 ms for 50,000 ids."""
+    """sha256 of the texts of all ids, specials without theirs: equal where token ids mean the same text. Computed once for each tokenizer,
+    in about 10 ms for 50,000 ids."""
     if tokenizer not in _DIGESTS:
         pieces = tokenizer.vocab_bytes
         digest = hashlib.sha256(struct.pack(f"<{len(pieces)}I", *map(len, pieces)))

@@ -1,4 +1,5 @@
-"""The vocabulary of a directory that has no tokenizer.json: tokenizer.model, tekken.json, vocab.json with merges.txt, or a tiktoken file."""
+"""The vocabulary of a directory that has no tokenizer.json: tokenizer.model, tekken.json, vocab.json with merges.txt, or a tiktoken
+file."""
 
 from __future__ import annotations
 
@@ -46,7 +47,13 @@ def is_another(file: Path) -> bool:
 def named(data: Mapping[str, Any]) -> dict[str, str]:
     """Names of the tokens around a text, where the vocabulary has those of its kind."""
     texts = {entry["content"] for entry in data["added_tokens"]}
-    pairs = (("bos_token", "<s>"), ("bos_token", "<|begin_of_text|>"), ("eos_token", "</s>"), ("eos_token", "<|end_of_text|>"), ("eos_token", "<|endoftext|>"))  # fmt: skip
+    pairs = (
+        ("bos_token", "<s>"),
+        ("bos_token", "<|begin_of_text|>"),
+        ("eos_token", "</s>"),
+        ("eos_token", "<|end_of_text|>"),
+        ("eos_token", "<|endoftext|>"),
+    )
     return {name: text for name, text in reversed(pairs) if text in texts}
 
 
@@ -81,8 +88,8 @@ def read(file: Path, kind: str, settings: Mapping[str, Any], config: Mapping[str
 def _of_merges(file: Path, kind: str) -> dict[str, Any]:
     if kind not in SPLITS:
         raise TokenizerError(
-            f"{file}: {VOCAB} and {MERGES} do not say how a text is cut into words, and for {kind} it is not known ({', '.join(SPLITS)} are); use a "
-            "tokenizer.json",
+            f"{file}: {VOCAB} and {MERGES} do not say how a text is cut into words, and for {kind} it is not known ({', '.join(SPLITS)}"
+            " are); use a tokenizer.json",
             file,
             "tokenizer_class",
         )
@@ -98,8 +105,14 @@ def _of_merges(file: Path, kind: str) -> dict[str, Any]:
     byte_level: dict[str, Any] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": split == GPT2_SPLIT}
     cut = {"type": "Split", "pattern": {"Regex": split}, "behavior": "Isolated", "invert": False}
     return {
-        "model": {"type": "BPE", "vocab": parse_json(read_text(file, MAX_VOCABULARY_BYTES, TokenizerError), file, TokenizerError, unique_keys=True),
-                  "merges": merges},
-        "added_tokens": [], "normalizer": {"type": "NFC"} if compose else None, "decoder": {**byte_level, "use_regex": False}, "post_processor": None,
+        "model": {
+            "type": "BPE",
+            "vocab": parse_json(read_text(file, MAX_VOCABULARY_BYTES, TokenizerError), file, TokenizerError, unique_keys=True),
+            "merges": merges,
+        },
+        "added_tokens": [],
+        "normalizer": {"type": "NFC"} if compose else None,
+        "decoder": {**byte_level, "use_regex": False},
+        "post_processor": None,
         "pre_tokenizer": byte_level if split == GPT2_SPLIT else {"type": "Sequence", "pretokenizers": [cut, byte_level]},
-    }  # fmt: skip
+    }

@@ -14,8 +14,8 @@ class ToolCall:
     Attributes
     ----------
     id : str
-        A digest of the prompt, the request's seed, the sample's index and the call's place in its answer: a replay has the same ids, and the turns
-        of one conversation have different ones.
+        A digest of the prompt, the request's seed, the sample's index and the call's place in its answer: a replay has the same ids, and
+        the turns of one conversation have different ones.
     name : str
         Of one of the tools.
     arguments : dict

@@ -81,7 +81,8 @@ class ToolChat:
         return self._instructions == ""
 
     def messages(self, chat: object) -> object:
-        """A chat for the template: arguments of calls as dicts and, where the template knows no tools, calls, results and tools in words."""
+        """A chat for the template: arguments of calls as dicts and, where the template knows no tools, calls, results and tools in
+        words."""
         if not isinstance(chat, list | tuple):
             return chat
         plain = [_with_dicts(message) for message in chat]
@@ -98,7 +99,8 @@ class ToolChat:
         return dataclasses.replace(self.format, thinking=thinking, is_open=state == "open")
 
     def stream(self, seed: int, index: int, prompt: str | None = None) -> ToolStream:
-        """A parser for the text of sample `index`. seed: the request's; prompt: its text, of which ids are made, and which may have begun the reasoning."""
+        """A parser for the text of sample `index`. seed: the request's; prompt: its text, of which ids are made, and which may have begun
+        the reasoning."""
         return ToolStream(self.format_behind(prompt) or AnswerFormat(None), seed, index, prompt or "")
 
     def read(self, text: str, seed: int, index: int, prompt: str | None = None) -> Answer:
@@ -192,8 +194,8 @@ def _form(name: object, template: str, choice: Choice) -> ToolFormat | None:
     if choice.kind == "none":
         return None
     raise InvalidParamsError(
-        f"tools: the chat template writes calls in a format that is not among {', '.join(names)}: give tool_format='generic', which tells of "
-        "the tools in the system message, or tool_choice='none', which hands them to the template and takes answers as text",
+        f"tools: the chat template writes calls in a format that is not among {', '.join(names)}: give tool_format='generic', which tells"
+        " of the tools in the system message, or tool_choice='none', which hands them to the template and takes answers as text",
         "tools",
     )
 

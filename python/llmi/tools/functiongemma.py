@@ -1,4 +1,5 @@
-"""Calls of functiongemma: <start_function_call>call:f{a:1,b:<escape>x<escape>}<end_function_call>, arguments in the order of the alphabet."""
+"""Calls of functiongemma: <start_function_call>call:f{a:1,b:<escape>x<escape>}<end_function_call>, arguments in the order of the
+alphabet."""
 
 from __future__ import annotations
 
@@ -32,9 +33,20 @@ def _written(text: str) -> str:
 
 
 SPELLING = Spelling(
-    true="true", false="false", null="None", comma=",", colon=":", assign=":", key=str, write=_written, string=_string,
-    arguments=_KEY, keys=_KEY, any_key=lambda rules: "/[A-Za-z_][A-Za-z0-9_]*/", is_sorted=True,
-)  # fmt: skip
+    true="true",
+    false="false",
+    null="None",
+    comma=",",
+    colon=":",
+    assign=":",
+    key=str,
+    write=_written,
+    string=_string,
+    arguments=_KEY,
+    keys=_KEY,
+    any_key=lambda rules: "/[A-Za-z_][A-Za-z0-9_]*/",
+    is_sorted=True,
+)
 
 
 def _call(function: Function, rules: Rules) -> tuple[str, str]:

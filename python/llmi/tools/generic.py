@@ -30,7 +30,8 @@ GENERIC = dataclasses.replace(HERMES, name="generic", knows=lambda template: Fal
 
 
 def in_words(messages: list[Any], instructions: str) -> list[Any]:
-    """The messages for a template that knows no tools: calls and results are texts, and the instructions, where there are any, stand in the system message.
+    """The messages for a template that knows no tools: calls and results are texts, and the instructions, where there are any, stand in the
+    system message.
 
     Results that follow each other become one message: templates want user and assistant alternately.
     """

@@ -28,9 +28,19 @@ def _quoted(text: str) -> str:
 
 
 SPELLING = Spelling(
-    true="True", false="False", null="None", comma=", ", colon=": ", assign="=", key=_quoted, write=_quoted, string=_string,
-    arguments=_IDENTIFIER, keys=re.compile("(?s:.*)"), any_key=lambda rules: rules.json({"type": "string"}, "tools"),
-)  # fmt: skip
+    true="True",
+    false="False",
+    null="None",
+    comma=", ",
+    colon=": ",
+    assign="=",
+    key=_quoted,
+    write=_quoted,
+    string=_string,
+    arguments=_IDENTIFIER,
+    keys=re.compile("(?s:.*)"),
+    any_key=lambda rules: rules.json({"type": "string"}, "tools"),
+)
 
 
 def _call(function: Function, rules: Rules) -> tuple[str, str]:

@@ -22,9 +22,14 @@ _SAYS_NOTHING = {
 }  # fmt: skip
 _OF_NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 _KEYWORDS = {
-    "string": {"minLength", "maxLength", "pattern", "format"}, "integer": _OF_NUMBERS, "number": _OF_NUMBERS, "boolean": set(), "null": set(),
-    "array": {"items", "minItems", "maxItems"}, "object": {"properties", "required", "additionalProperties"},
-}  # fmt: skip
+    "string": {"minLength", "maxLength", "pattern", "format"},
+    "integer": _OF_NUMBERS,
+    "number": _OF_NUMBERS,
+    "boolean": set(),
+    "null": set(),
+    "array": {"items", "minItems", "maxItems"},
+    "object": {"properties", "required", "additionalProperties"},
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Acceptance of trained heads on a text, by depth, without an engine: one chain, begun anew at every position of the answers.
 
-At T = 0 a draft is the likeliest token, and right if it is the text's. At T = 1 verification is coupled: draft and target share Gumbel noise g, and
-the target draws argmax(z + g) (Maddison et al., 2014). Given that it drew token x, its largest value M has the law Gumbel(log sum exp z), the others
-are Gumbel below M: z_v + g_v = -log(exp(-M) + exp(-(z_v + fresh g))). So chains on a recorded text are judged with noise that drew it.
+At T = 0 a draft is the likeliest token, and right if it is the text's. At T = 1 verification is coupled: draft and target share Gumbel
+noise g, and the target draws argmax(z + g) (Maddison et al., 2014). Given that it drew token x, its largest value M has the law Gumbel(log
+sum exp z), the others are Gumbel below M: z_v + g_v = -log(exp(-M) + exp(-(z_v + fresh g))). So chains on a recorded text are judged with
+noise that drew it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class Drafting(Protocol):
 
 @dataclasses.dataclass
 class Counts:
-    """By depth: positions at which the text goes on so far, those of them at which all tokens before were right, and those at which all were."""
+    """By depth: positions at which the text goes on so far, those of them at which all tokens before were right, and those at which all
+    were."""
 
     tried: I64
     led: I64
@@ -60,7 +62,8 @@ class Counts:
 
 
 def _noise(target: F32, following: I64, rng: np.random.Generator) -> F32:
-    """Gumbel noise [n, num_ids] with which the target's logits [n, num_ids] drew `following` (a place, or -1: a token off the shortlist)."""
+    """Gumbel noise [n, num_ids] with which the target's logits [n, num_ids] drew `following` (a place, or -1: a token off the
+    shortlist)."""
     largest = target.max(axis=1)
     total = largest + np.log(np.exp(target - largest[:, None]).sum(axis=1))
     winner = total - np.log(rng.exponential(size=len(target))).astype(np.float32)

@@ -95,6 +95,15 @@ def data_of(llm: Session, target: Target, text: Text, tick: Callable[[int], Any]
     law_of = np.where(teaches, np.cumsum(teaches) - 1, -1)
     distinct, embedding_of = np.unique(text.token_ids, return_inverse=True)
     return Data(
-        text, rows, shortlist, head, laws_of(head, rows[teaches]), law_of, target.embeddings(distinct.astype(np.int64)), embedding_of.astype(np.int64),
-        positions, np.repeat(text.offsets[1:], lengths), _row_size(llm, text),
-    )  # fmt: skip
+        text,
+        rows,
+        shortlist,
+        head,
+        laws_of(head, rows[teaches]),
+        law_of,
+        target.embeddings(distinct.astype(np.int64)),
+        embedding_of.astype(np.int64),
+        positions,
+        np.repeat(text.offsets[1:], lengths),
+        _row_size(llm, text),
+    )

@@ -109,10 +109,14 @@ class EagleModel:
             return np.concatenate([tensors[f"layers.0.{name}.weight"] for name in names]).astype(np.float32)
 
         weights = {
-            "fc": tensors["fc.weight"].astype(np.float32), "q": joined("self_attn.q_proj"), "kv": joined("self_attn.k_proj", "self_attn.v_proj"),
-            "o": joined("self_attn.o_proj"), "norm": joined("post_attention_layernorm"), "gate_up": joined("mlp.gate_proj", "mlp.up_proj"),
+            "fc": tensors["fc.weight"].astype(np.float32),
+            "q": joined("self_attn.q_proj"),
+            "kv": joined("self_attn.k_proj", "self_attn.v_proj"),
+            "o": joined("self_attn.o_proj"),
+            "norm": joined("post_attention_layernorm"),
+            "gate_up": joined("mlp.gate_proj", "mlp.up_proj"),
             "down": joined("mlp.down_proj"),
-        }  # fmt: skip
+        }
         return cls(shape, weights, 1.0)
 
     def _views(self, vector: F32) -> dict[str, F32]:
@@ -183,6 +187,12 @@ class EagleModel:
     def config(self, vocab_size: int) -> dict[str, Any]:
         """config.json without llmi's own part."""
         return {
-            "architectures": ["LlamaForCausalLMEagle"], "model_type": "llama", "hidden_act": "silu", "num_hidden_layers": 1,
-            "vocab_size": vocab_size, "bias": False, "tie_word_embeddings": True, **dataclasses.asdict(self.shape),
-        }  # fmt: skip
+            "architectures": ["LlamaForCausalLMEagle"],
+            "model_type": "llama",
+            "hidden_act": "silu",
+            "num_hidden_layers": 1,
+            "vocab_size": vocab_size,
+            "bias": False,
+            "tie_word_embeddings": True,
+            **dataclasses.asdict(self.shape),
+        }

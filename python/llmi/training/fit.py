@@ -77,9 +77,12 @@ class Fit:
     def receipt(self, text: Text) -> dict[str, Any]:
         """What the heads are made of, as far as this class knows."""
         return {
-            "steps_run": self.trained.optimizer.step, "visits": self.trained.visits, "text_digest": text.digest(),
-            "text_tokens": len(text.token_ids), "answer_tokens": text.num_answer_tokens,
-        }  # fmt: skip
+            "steps_run": self.trained.optimizer.step,
+            "visits": self.trained.visits,
+            "text_digest": text.digest(),
+            "text_tokens": len(text.token_ids),
+            "answer_tokens": text.num_answer_tokens,
+        }
 
     def write(self, folder: Path, receipt: dict[str, Any]) -> None:
         """model.safetensors and config.json; the file's digest goes into the receipt."""

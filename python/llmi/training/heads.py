@@ -50,8 +50,8 @@ def train_heads(
     ----------
     llm : LLM
     output : path
-        A folder for config.json and model.safetensors, which `Eagle(output)` or `Medusa(output)` reads. Until the end it also holds the text and, once a
-        minute, a checkpoint.
+        A folder for config.json and model.safetensors, which `Eagle(output)` or `Medusa(output)` reads. Until the end it also holds the
+        text and, once a minute, a checkpoint.
     prompts : prompts as in generate, optional
         What the model answers; many and varied ones. None: llmi's own chats, maths, code, summaries and French.
     kind : {"eagle", "medusa"}
@@ -133,9 +133,12 @@ class _Settings:
     def _identity(self) -> dict[str, Any]:
         info = self.llm.model_info
         return {
-            "kind": self.kind, "seed": self.seed, "prompts_digest": self.prompts_digest, "model_digest": self.llm._files.digest()(),
+            "kind": self.kind,
+            "seed": self.seed,
+            "prompts_digest": self.prompts_digest,
+            "model_digest": self.llm._files.digest()(),
             "numerics_id": info.numerics_id,
-        }  # fmt: skip
+        }
 
     def begin(self, resume: bool) -> None:
         """Makes the folder, or checks that what is there can be continued."""

@@ -45,9 +45,14 @@ class Shape:
         """Names and shapes, in the order in which they stand one after the other in the optimizer's vector."""
         hidden, query, kv = self.hidden_size, self.num_attention_heads * self.head_dim, self.num_key_value_heads * self.head_dim
         return {
-            "fc": (hidden, 2 * hidden), "q": (query, hidden), "kv": (2 * kv, hidden), "o": (hidden, query), "norm": (hidden,),
-            "gate_up": (2 * self.intermediate_size, hidden), "down": (hidden, self.intermediate_size),
-        }  # fmt: skip
+            "fc": (hidden, 2 * hidden),
+            "q": (query, hidden),
+            "kv": (2 * kv, hidden),
+            "o": (hidden, query),
+            "norm": (hidden,),
+            "gate_up": (2 * self.intermediate_size, hidden),
+            "down": (hidden, self.intermediate_size),
+        }
 
 
 @dataclasses.dataclass(frozen=True)

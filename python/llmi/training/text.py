@@ -54,20 +54,24 @@ class Text:
         cut = [(number, len(prompt), [*prompt, *answer][:MAX_SEQUENCE], warm) for number, prompt, answer, warm in sequences]
         lengths = [len(ids) for _, _, ids, _ in cut]
         return cls(
-            np.array([token for _, _, ids, _ in cut for token in ids], np.int32), np.cumsum([0, *lengths]).astype(np.int64),
-            np.array([prompt_len for _, prompt_len, _, _ in cut], np.int64), np.array([entry[0] for entry in cut], np.int64),
+            np.array([token for _, _, ids, _ in cut for token in ids], np.int32),
+            np.cumsum([0, *lengths]).astype(np.int64),
+            np.array([prompt_len for _, prompt_len, _, _ in cut], np.int64),
+            np.array([entry[0] for entry in cut], np.int64),
             np.array([entry[3] for entry in cut], bool),
-        )  # fmt: skip
+        )
 
     def __len__(self) -> int:
         return len(self.prompt_lens)
 
     def __add__(self, other: Text) -> Text:
         return Text(
-            np.concatenate([self.token_ids, other.token_ids]), np.concatenate([self.offsets, other.offsets[1:] + self.offsets[-1]]),
-            np.concatenate([self.prompt_lens, other.prompt_lens]), np.concatenate([self.turns_of, other.turns_of]),
+            np.concatenate([self.token_ids, other.token_ids]),
+            np.concatenate([self.offsets, other.offsets[1:] + self.offsets[-1]]),
+            np.concatenate([self.prompt_lens, other.prompt_lens]),
+            np.concatenate([self.turns_of, other.turns_of]),
             np.concatenate([self.warm, other.warm]),
-        )  # fmt: skip
+        )
 
     def sequence(self, index: int) -> I32:
         """Tokens of one sequence."""
@@ -88,9 +92,12 @@ class Text:
     def _part(self, first: int, end: int) -> Text:
         start, stop = self.offsets[first], self.offsets[end]
         return Text(
-            self.token_ids[start:stop], self.offsets[first : end + 1] - start, self.prompt_lens[first:end], self.turns_of[first:end],
+            self.token_ids[start:stop],
+            self.offsets[first : end + 1] - start,
+            self.prompt_lens[first:end],
+            self.turns_of[first:end],
             self.warm[first:end],
-        )  # fmt: skip
+        )
 
     @property
     def num_answer_tokens(self) -> int:

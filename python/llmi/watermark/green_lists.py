@@ -38,8 +38,8 @@ class KGW:
     hashing_key : int
         The secret, in [1, 2^63).
     seeding_scheme : str
-        "lefthash": the last token seeds the list. "selfhash": the last `context_width` tokens do, the candidate among them; the 40 likeliest
-        candidates are tried, so a step takes 40 times as long.
+        "lefthash": the last token seeds the list. "selfhash": the last `context_width` tokens do, the candidate among them; the 40
+        likeliest candidates are tried, so a step takes 40 times as long.
     context_width : int
         In [1, 64]. A sequence of fewer tokens is left as it is.
 
@@ -64,10 +64,13 @@ class KGW:
 
     def __post_init__(self) -> None:
         kinds: dict[str, Kind] = {
-            "vocab_size": Whole(2, 1 << 24), "greenlist_ratio": Real(0.0, math.nextafter(1.0, 0.0), "a number in (0, 1)", open_low=True),
-            "bias": Real(0.0, 1e6), "hashing_key": Whole(1, 2**63 - 1), "seeding_scheme": Choice(("lefthash", "selfhash")),
+            "vocab_size": Whole(2, 1 << 24),
+            "greenlist_ratio": Real(0.0, math.nextafter(1.0, 0.0), "a number in (0, 1)", open_low=True),
+            "bias": Real(0.0, 1e6),
+            "hashing_key": Whole(1, 2**63 - 1),
+            "seeding_scheme": Choice(("lefthash", "selfhash")),
             "context_width": Whole(1, 64),
-        }  # fmt: skip
+        }
         for name, kind in kinds.items():
             object.__setattr__(self, name, parse(kind, name, getattr(self, name)))
         if self._num_green == 0:

@@ -53,8 +53,8 @@ class SynthID:
     On average over keys a text's distribution stays as it is.
 
     An object is a logits processor (`SamplingParams(logits_processors=[SynthID(keys)])`) and the detector of its own texts. Names, defaults
-    and g values are those of transformers' SynthIDTextWatermarkLogitsProcessor, the low bits of its hash included; its logits are equal to rounding.
-    The tournament takes the row as it comes, before `temperature` and filters: at temperature 1 without filters
+    and g values are those of transformers' SynthIDTextWatermarkLogitsProcessor, the low bits of its hash included; its logits are equal to
+    rounding. The tournament takes the row as it comes, before `temperature` and filters: at temperature 1 without filters
     the distribution drawn from is exactly its own.
 
     Parameters
@@ -93,10 +93,13 @@ class SynthID:
 
     def __post_init__(self) -> None:
         kinds: dict[str, Kind] = {
-            "keys": Listed(Whole(0, 2**63 - 1), "a list of 1 to 64 integers in [0, 2^63)", 64, 1), "ngram_len": Whole(2, 64),
-            "context_history_size": Whole(1, 1 << 20), "sampling_table_size": Whole(256, 1 << 20),
-            "sampling_table_seed": Whole(0, 2**63 - 1), "skip_first_ngram_calls": Flag(),
-        }  # fmt: skip
+            "keys": Listed(Whole(0, 2**63 - 1), "a list of 1 to 64 integers in [0, 2^63)", 64, 1),
+            "ngram_len": Whole(2, 64),
+            "context_history_size": Whole(1, 1 << 20),
+            "sampling_table_size": Whole(256, 1 << 20),
+            "sampling_table_seed": Whole(0, 2**63 - 1),
+            "skip_first_ngram_calls": Flag(),
+        }
         for name, kind in kinds.items():
             object.__setattr__(self, name, parse(kind, name, getattr(self, name)))
         object.__setattr__(self, "keys", tuple(self.keys))
@@ -126,10 +129,11 @@ class SynthID:
             return np.log(probs).astype(np.float32)
 
     def detect(self, token_ids: Iterable[int]) -> Detection:
-        """Looks for this watermark in a text's tokens; leave out the prompt. The score is the mean of the g values, weighted from 10 for the first key to 1 for the last.
+        """Looks for this watermark in a text's tokens; leave out the prompt. The score is the mean of the g values, weighted from 10 for
+        the first key to 1 for the last.
 
-        Positions whose context has come before are left out. Under plain text a position's weighted mean is a draw from those of all hashes:
-        the p-value is the tail of the distribution of the mean of such draws. It is exact for few keys and positions, and otherwise
+        Positions whose context has come before are left out. Under plain text a position's weighted mean is a draw from those of all
+        hashes: the p-value is the tail of the distribution of the mean of such draws. It is exact for few keys and positions, and otherwise
         a saddlepoint approximation whose relative error is below 2 % from 8 positions on.
         """
         ids = np.array(parse(TOKEN_IDS, "token_ids", token_ids), dtype=np.int64)

@@ -1,4 +1,5 @@
-"""`python -m llmi.testing.soak --requests N`: the soak. `--drains N`: servers that are told to end under load. `--bodies N`: bodies that nobody would write."""
+"""`python -m llmi.testing.soak --requests N`: the soak. `--drains N`: servers that are told to end under load. `--bodies N`: bodies that
+nobody would write."""
 
 from __future__ import annotations
 
@@ -60,9 +61,15 @@ def soak(arguments: argparse.Namespace) -> dict[str, Any]:
         with LLM(model, max_model_len=_LONGEST, max_num_seqs=_SEATS, kv_cache_memory_bytes=memory, **chat) as main:
             begun = time.monotonic()
             run = Soak(
-                main=main, other=model, cases=cases, rng=random.Random(arguments.seed), num_clients=arguments.clients,
-                until_s=begun + arguments.most_s, other_bytes=memory, engine_args=chat,
-            )  # fmt: skip
+                main=main,
+                other=model,
+                cases=cases,
+                rng=random.Random(arguments.seed),
+                num_clients=arguments.clients,
+                until_s=begun + arguments.most_s,
+                other_bytes=memory,
+                engine_args=chat,
+            )
             grown: list[tuple[int, int]] = []
             while run.tally.num_requests < arguments.requests and time.monotonic() < run.until_s:
                 run.round(min(arguments.round, arguments.requests - run.tally.num_requests))

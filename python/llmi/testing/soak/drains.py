@@ -134,7 +134,8 @@ def _judge(answer: Answer, case: Case, stream: bool, ends: Ends) -> bool:
 
 
 def disconnect_times(llm: LLM, count: int, num_others: int = 8) -> dict[str, dict[str, float]]:
-    """Seconds from a client's going to the end of its request in the engine, streamed or not, while others are served; and those of a step."""
+    """Seconds from a client's going to the end of its request in the engine, streamed or not, while others are served; and those of a
+    step."""
     server = Running({"main": AsyncLLM(llm=llm)}, ServerSettings(port=0))
     try:
         return {

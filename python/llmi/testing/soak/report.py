@@ -42,8 +42,8 @@ def as_table(report: dict[str, Any]) -> str:
     for name, count in report["faults"].items():
         lines.append(f"{name:26} {count:8,} {report['compared_by_fault'].get(name, 0):9,}")
     lines.append(
-        f"{report['requests']:,} requests, {report['compared']:,} whole answers compared with LLM.generate's, {report['differ_or_fail']:,} differ or fail, "
-        f"{report['blocks_lost']:,} blocks lost in {report['audits']:,} audits; {report['seconds']:,.1f} s"
+        f"{report['requests']:,} requests, {report['compared']:,} whole answers compared with LLM.generate's, {report['differ_or_fail']:,}"
+        f" differ or fail, {report['blocks_lost']:,} blocks lost in {report['audits']:,} audits; {report['seconds']:,.1f} s"
     )
     if report["memory_mb_per_100000_requests"] is not None:
         lines.append(

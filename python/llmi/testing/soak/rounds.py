@@ -157,9 +157,13 @@ class Soak:
 
     async def _visit(self, server: Running, kind: str) -> Outcome:
         visit = Visit(
-            server.port, self.rng.choice(self.cases), random.Random(self.rng.getrandbits(64)), self.rng.random() < 0.5, lambda: server.is_ending,
+            server.port,
+            self.rng.choice(self.cases),
+            random.Random(self.rng.getrandbits(64)),
+            self.rng.random() < 0.5,
+            lambda: server.is_ending,
             lambda: _has_ended(server.models["other"]),
-        )  # fmt: skip
+        )
         fault: Callable[[Visit], Awaitable[Outcome]] = FAULTS.get(kind, faults.no_fault)
         try:
             return await asyncio.wait_for(fault(visit), _ANSWER_S)

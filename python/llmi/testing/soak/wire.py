@@ -42,7 +42,8 @@ def request_bytes(path: str, body: bytes, method: str = "POST", close: bool = Fa
     """A request with its body."""
     end = "connection: close\r\n" if close else ""
     return (
-        f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n{end}\r\n".encode()
+        f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n{end}\r\n".encode()
         + body
     )
 
