@@ -123,7 +123,7 @@ class Peer:
 @cache
 def random_matrix(kind: str, rows: int, cols: int) -> Any:
     """Packed weights of random values."""
-    sys.path.insert(0, str(report.ROOT / "tests"))
+    sys.path.insert(0, str(report.ROOT / "tests" / "support"))
     from quantization import random_blocks
 
     return _core.testing.PackedMatrix("", kind, random_blocks(kind, rows, cols), rows, cols)

@@ -31,7 +31,6 @@ import numpy as np
 import prompts
 import report
 from numpy.typing import NDArray
-from speculation import llama_lookup
 
 import llmi
 from llmi import LLM, SamplingParams, SpeculativeConfig, _core
@@ -41,6 +40,7 @@ from llmi.training.data import data_of
 from llmi.training.eagle import EagleModel
 from llmi.training.target import Target
 from llmi.training.text import Text
+from speculation import llama_lookup
 
 I32 = NDArray[np.int32]
 DEPTH = 4

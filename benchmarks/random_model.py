@@ -19,7 +19,7 @@ import report
 
 from llmi.models import by_name
 
-sys.path.insert(0, str(report.ROOT / "tests"))
+sys.path.insert(0, str(report.ROOT / "tests" / "support"))
 from quantization import LAYOUTS, random_blocks
 
 SHAPES = {

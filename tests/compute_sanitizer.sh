@@ -3,5 +3,5 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 for tool in memcheck racecheck; do
-  compute-sanitizer --tool "$tool" --error-exitcode 1 python -m pytest -p no:cacheprovider --timeout 3000 -k "cuda and not engine_draws and not more_rows" tests/test_ops.py tests/test_row_ops.py tests/test_wide_activations.py tests/test_attention.py tests/test_tensor_cores.py tests/test_device_draw.py
+  compute-sanitizer --tool "$tool" --error-exitcode 1 python -m pytest -p no:cacheprovider --timeout 3000 -k "cuda and not engine_draws and not more_rows" tests/kernels/test_ops.py tests/kernels/test_row_ops.py tests/kernels/test_wide_activations.py tests/kernels/test_attention.py tests/kernels/test_tensor_cores.py tests/kernels/test_device_draw.py
 done

@@ -4,7 +4,7 @@
     python tests/fuzz_surface.py --replay AREA:SEED
     python tests/fuzz_surface.py --slow [--cases 1000] [--seed N] [--area PASS] [--output FILE]
 
-Cases come from tests/fuzz_inputs.py, each from its area and seed alone. Two child processes run them, so that one that dies or hangs is
+Cases come from tests/support/fuzz_inputs.py, each from its area and seed alone. Two child processes run them, so that one that dies or hangs is
 seen, named and replaced. A case fails if the process dies, a call takes over 5 s, the process holds over 1 GB, or a call raises what is no
 error of llmi's own (TypeError is one where an argument's name is unknown). Exits with 1 if any case fails.
 """
@@ -29,6 +29,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 MAX_CALL_S = 5.0
 MAX_MEMORY_MB = 1000
@@ -230,7 +232,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1200)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--area", choices=[*AREAS, *PLANTED, *PASSES], action="append")
-    parser.add_argument("--slow", action="store_true", help="texts that take long to read, against a server (tests/fuzz_slow.py)")
+    parser.add_argument("--slow", action="store_true", help="texts that take long to read, against a server (tests/support/fuzz_slow.py)")
     parser.add_argument("--cases", type=int, help="at most so many")
     parser.add_argument("--output", type=Path, help="write the report here, as JSON")
     parser.add_argument("--replay", metavar="AREA:SEED", help="run one case in this process")

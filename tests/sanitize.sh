@@ -13,6 +13,6 @@ cp -r "$root/python/llmi" "$build/package/"
 cp "$build"/_core*.so "$build/package/llmi/"
 export PYTHONPATH="$build/package" ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$(c++ -print-file-name=libasan.so) $(c++ -print-file-name=libstdc++.so)"
 python -m pytest -c "$root/pyproject.toml" -p no:cacheprovider --rootdir "$root" --timeout 900 -n 2 --dist worksteal \
-  "$root/tests/test_readers.py" "$root/tests/test_cache.py" "$root/tests/test_detokenizer.py" "$root/tests/test_attention.py" "$root/tests/test_ops.py" "$root/tests/test_row_ops.py" "$root/tests/test_wide_activations.py" "$root/tests/test_engine.py" \
-  "$root/tests/test_prefix_cache.py" "$root/tests/test_scheduler.py" "$root/tests/test_speculation.py" "$root/tests/test_sequences.py" "$root/tests/test_kv_types.py" "$root/tests/test_tensor_cores.py" "$root/tests/test_ahead.py" \
+  "$root/tests/models/test_readers.py" "$root/tests/cache/test_cache.py" "$root/tests/sampling/test_detokenizer.py" "$root/tests/kernels/test_attention.py" "$root/tests/kernels/test_ops.py" "$root/tests/kernels/test_row_ops.py" "$root/tests/kernels/test_wide_activations.py" "$root/tests/engine/test_engine.py" \
+  "$root/tests/cache/test_prefix_cache.py" "$root/tests/engine/test_scheduler.py" "$root/tests/speculation/test_speculation.py" "$root/tests/lab/test_sequences.py" "$root/tests/cache/test_kv_types.py" "$root/tests/kernels/test_tensor_cores.py" "$root/tests/engine/test_ahead.py" \
   -m "not unsanitized" -k "not (test_tensor_cores and (no_configuration or many_sequences))"  # many configurations of the same code: 110 s

@@ -4,7 +4,7 @@
 //
 // SPEC.json: the model's spec, as the family's card writes it (csrc/model/spec.h).
 // Prints "tokens" and the ids of each continuation, then "logits" and the bits of the fork's last row in hexadecimal. The same calls from
-// Python give the same numbers (tests/test_open_engine.py).
+// Python give the same numbers (tests/api/test_open_engine.py).
 #include <bit>
 #include <cstdint>
 #include <cstdio>

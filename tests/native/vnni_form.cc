@@ -1,5 +1,5 @@
 // Linear layers of the avx_vnni table against the reference, bit for bit. Built with AVX-512's form of VPDPBUSD, so that a
-// machine without AVX-VNNI can run them too (tests/test_ops.py). Prints how many outputs were compared.
+// machine without AVX-VNNI can run them too (tests/kernels/test_ops.py). Prints how many outputs were compared.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

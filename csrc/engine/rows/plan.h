@@ -11,7 +11,7 @@
 //    decider unless PlanRow names it as one that devices know.
 // 2. Serve it in RowProcessor (RowProcessor::Decide for a decider), or in UserProcessors for an edit.
 // 3. Say in RowPlan::NeedsWholeRow whether it reads logits of tokens that masks ban.
-// 4. State it in the table of tests/test_row_plan.py, and in the readers of tests/test_small_heads.py.
+// 4. State it in the table of tests/engine/test_row_plan.py, and in the readers of tests/engine/test_small_heads.py.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-"""Types of the C++ core. Private: use the package. tests/test_typing.py compares them with the built module."""
+"""Types of the C++ core. Private: use the package. tests/api/test_typing.py compares them with the built module."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Never, TypeAlias, TypedDict, overload
@@ -40,7 +40,7 @@ class CoreError(RuntimeError):
     needed_bytes: int  # both are 0 unless kind is "out_of_memory"
     available_bytes: int
 
-# Dicts that functions of this module return; tests/test_typing.py compares their keys.
+# Dicts that functions of this module return; tests/api/test_typing.py compares their keys.
 
 class _EngineInfo(TypedDict):
     max_model_len: int

@@ -271,7 +271,8 @@ class SamplingParams:
         """Replaces every value by its plain form, then checks the values that depend on each other."""
         for name, option in SAMPLING.items():
             value = getattr(self, name)
-            if value is not option.default and not isinstance(value, DefaultInt):  # a default is in its plain form (tests/test_sampling.py)
+            # A default is in its plain form (tests/sampling/test_sampling.py).
+            if value is not option.default and not isinstance(value, DefaultInt):
                 setattr(self, name, option.parse(value))
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidParamsError(f"min_tokens = {self.min_tokens} exceeds max_tokens = {self.max_tokens}", "min_tokens")

@@ -60,7 +60,7 @@ def sum_tail(levels: NDArray[np.int64], total: int, trials: int) -> float:
     """P(the sum of `trials` draws from `levels`, with replacement, >= total).
 
     Exact where the sums have few values. Otherwise the saddlepoint approximation for sums of whole numbers (Lugannani and Rice, 1980;
-    Daniels, 1987); its relative error is below 2 % from 8 draws (tests/test_watermark.py).
+    Daniels, 1987); its relative error is below 2 % from 8 draws (tests/sampling/test_watermark.py).
 
     levels : int64 [n] of 0 or more, whose differences have no common divisor.
     """
