@@ -1,6 +1,6 @@
-// The functions of cuBLASLt that llmi calls, implemented on the host, for tests of these calls (tests/kernels/test_cublas.py). Matrices are stored
-// column by column, as in the library's documentation; sums are in double. A product is refused if it departs from its plan: memory with a
-// smaller alignment, a workspace that is too small, or an algorithm that was not chosen for it.
+// The functions of cuBLASLt that llmi calls, implemented on the host, for tests of these calls (tests/kernels/test_cublas.py). Matrices are
+// stored column by column, as in the library's documentation; sums are in double. A product is refused if it departs from its plan: memory
+// with a smaller alignment, a workspace that is too small, or an algorithm that was not chosen for it.
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
