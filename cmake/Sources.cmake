@@ -1,61 +1,61 @@
-# Every source of the core, one list a layer.
+# Every source of the core, one list a layer; paths are in csrc.
 set(LLMI_CORE_SOURCES
-  csrc/core/aligned.cc csrc/core/cpu_features.cc csrc/core/huge_arena.cc csrc/core/json.cc csrc/core/json_cursor.cc csrc/core/json_fields.cc
-  csrc/core/json_lexer.cc csrc/core/system_limits.cc csrc/core/thread_pool.cc csrc/core/utf8.cc
-  csrc/io/gguf.cc csrc/io/input_file.cc csrc/io/model_files.cc csrc/io/safetensors.cc
-  csrc/kernels/ops/attention.cc csrc/kernels/ops/attention_weights.cc csrc/kernels/ops/embedding.cc csrc/kernels/ops/activation.cc csrc/kernels/ops/gated_linear.cc csrc/kernels/ops/linear.cc csrc/kernels/ops/probe.cc
-  csrc/kernels/ops/kv_copy.cc csrc/kernels/ops/linear_input.cc csrc/kernels/ops/norm.cc csrc/kernels/ops/rope.cc csrc/kernels/ops/row_ops.cc csrc/kernels/ops/top_candidates.cc csrc/kernels/dispatch/tables.cc csrc/kernels/ops/vocab.cc
-  csrc/kernels/cuda/cublas_lt.cc
-  csrc/kernels/cpu/reference/attention.cc csrc/kernels/cpu/reference/embedding.cc
-  csrc/kernels/cpu/reference/activation.cc csrc/kernels/cpu/reference/kv_write.cc
-  csrc/kernels/cpu/reference/linear.cc csrc/kernels/cpu/reference/probe.cc csrc/kernels/cpu/reference/quantize_rows.cc
-  csrc/kernels/cpu/reference/norm.cc csrc/kernels/cpu/reference/rope.cc csrc/kernels/cpu/reference/row_ops.cc csrc/kernels/cpu/reference/vocab.cc
-  csrc/cache/block_pool.cc csrc/cache/kv_cache.cc csrc/cache/kv_groups.cc csrc/cache/kv_swap.cc csrc/cache/prefix_tree.cc
-  csrc/model/checkpoints/awq.cc csrc/model/checkpoints/bitsandbytes.cc csrc/model/checkpoints/checkpoint.cc csrc/model/checkpoints/codes.cc
-  csrc/model/checkpoints/compressed_tensors.cc csrc/model/checkpoints/fp8.cc csrc/model/checkpoints/gptq.cc
-  csrc/model/checkpoints/matrix.cc csrc/model/checkpoints/parts.cc csrc/model/checkpoints/registry.cc csrc/model/checkpoints/scheme.cc
-  csrc/model/checkpoints/tensor_list.cc csrc/model/checkpoints/torchao.cc
-  csrc/model/attention_capture.cc csrc/model/attention_layer.cc csrc/model/decoder.cc csrc/model/decoder_head.cc csrc/model/eagle.cc csrc/model/eagle_loader.cc csrc/model/drafter_tensors.cc csrc/model/medusa.cc csrc/model/medusa_loader.cc csrc/model/dequantize.cc csrc/model/head_tiles.cc csrc/model/work.cc
-  csrc/model/file_kind.cc csrc/model/grid_blocks.cc csrc/model/grids.cc csrc/model/inert.cc csrc/model/layer_pass.cc csrc/model/loader.cc csrc/model/mlp_layer.cc csrc/model/pack.cc
-  csrc/model/position_values.cc csrc/model/quantize.cc csrc/model/rope_table.cc csrc/model/steering.cc csrc/model/spec.cc csrc/model/spec_check.cc csrc/model/super_blocks.cc
-  csrc/model/tensor_slots.cc csrc/model/weights.cc csrc/model/workspace.cc
-  csrc/sampling/contrast.cc csrc/sampling/edits.cc csrc/sampling/law.cc csrc/sampling/logprobs.cc csrc/sampling/params.cc csrc/sampling/repetition.cc
-  csrc/sampling/state.cc csrc/sampling/steps.cc csrc/sampling/filters/adaptive.cc csrc/sampling/filters/mirostat.cc
-  csrc/sampling/filters/ranked.cc csrc/sampling/filters/row.cc csrc/sampling/filters/temperature.cc
-  csrc/sampling/filters/thresholds.cc csrc/sampling/filters/typical.cc
-  csrc/constraint/grammar_constraint.cc csrc/constraint/grammar_library.cc csrc/constraint/grammar_vocabulary.cc csrc/constraint/thinking_budget.cc
-  csrc/scheduler/scheduler.cc
-  csrc/speculative/acceptance_record.cc csrc/speculative/corpus_counts.cc csrc/speculative/corpus_drafter.cc csrc/speculative/corpus_table.cc csrc/speculative/cost_curve.cc
-  csrc/speculative/draft.cc csrc/speculative/head_drafter.cc csrc/speculative/forced_drafter.cc csrc/speculative/likeliest.cc csrc/speculative/lookahead.cc
-  csrc/speculative/node_choice.cc csrc/speculative/node_rates.cc csrc/speculative/prompt_lookup.cc csrc/speculative/recorded_drafter.cc csrc/speculative/sized_union.cc
-  csrc/speculative/token_recycling.cc
-  csrc/speculative/trained_head.cc csrc/speculative/union_drafter.cc csrc/speculative/verify.cc
-  csrc/engine/active_requests.cc csrc/engine/ahead.cc csrc/engine/batch.cc csrc/engine/command_queue.cc
-  csrc/engine/costs.cc csrc/engine/detokenizer.cc csrc/engine/emit.cc csrc/engine/engine.cc csrc/engine/inbox.cc csrc/engine/lab.cc csrc/engine/lab_rows.cc
-  csrc/engine/lifetime.cc csrc/engine/open_engine.cc csrc/engine/options.cc csrc/engine/request_limits.cc csrc/engine/scheduling.cc csrc/engine/sizing.cc
-  csrc/engine/stats_collector.cc csrc/engine/step.cc csrc/engine/stop_matcher.cc csrc/engine/trace.cc csrc/engine/verification.cc
-  csrc/engine/beams/candidates.cc csrc/engine/beams/forced_words.cc csrc/engine/beams/group.cc csrc/engine/beams/hypotheses.cc csrc/engine/beams/records.cc
-  csrc/engine/beams/rows.cc csrc/engine/beams/steps.cc
-  csrc/engine/constraints/constraint_masks.cc csrc/engine/constraints/sample_constraint.cc
-  csrc/engine/contrast/hidden_rows.cc
-  csrc/engine/drafting/draft_choice.cc csrc/engine/drafting/draft_walk.cc csrc/engine/drafting/drafting.cc csrc/engine/drafting/eagle_runner.cc csrc/engine/drafting/head_worth.cc csrc/engine/drafting/history.cc csrc/engine/drafting/medusa_runner.cc csrc/engine/drafting/node_lengths.cc csrc/engine/drafting/walk.cc
-  csrc/engine/rows/combined_rows.cc csrc/engine/rows/contrast_rows.cc csrc/engine/rows/device_draws.cc csrc/engine/rows/judge.cc csrc/engine/rows/plan.cc csrc/engine/rows/prepared_rows.cc csrc/engine/rows/row_heads.cc
-  csrc/engine/rows/row_processor.cc csrc/engine/rows/user_processors.cc)
+  core/aligned.cc core/cpu_features.cc core/huge_arena.cc core/json.cc core/json_cursor.cc core/json_fields.cc
+  core/json_lexer.cc core/system_limits.cc core/thread_pool.cc core/utf8.cc
+  io/gguf.cc io/input_file.cc io/model_files.cc io/safetensors.cc
+  kernels/ops/attention.cc kernels/ops/attention_weights.cc kernels/ops/embedding.cc kernels/ops/activation.cc kernels/ops/gated_linear.cc kernels/ops/linear.cc kernels/ops/probe.cc
+  kernels/ops/kv_copy.cc kernels/ops/linear_input.cc kernels/ops/norm.cc kernels/ops/rope.cc kernels/ops/row_ops.cc kernels/ops/top_candidates.cc kernels/dispatch/tables.cc kernels/ops/vocab.cc
+  kernels/cuda/cublas_lt.cc
+  kernels/cpu/reference/attention.cc kernels/cpu/reference/embedding.cc
+  kernels/cpu/reference/activation.cc kernels/cpu/reference/kv_write.cc
+  kernels/cpu/reference/linear.cc kernels/cpu/reference/probe.cc kernels/cpu/reference/quantize_rows.cc
+  kernels/cpu/reference/norm.cc kernels/cpu/reference/rope.cc kernels/cpu/reference/row_ops.cc kernels/cpu/reference/vocab.cc
+  cache/block_pool.cc cache/kv_cache.cc cache/kv_groups.cc cache/kv_swap.cc cache/prefix_tree.cc
+  model/checkpoints/awq.cc model/checkpoints/bitsandbytes.cc model/checkpoints/checkpoint.cc model/checkpoints/codes.cc
+  model/checkpoints/compressed_tensors.cc model/checkpoints/fp8.cc model/checkpoints/gptq.cc
+  model/checkpoints/matrix.cc model/checkpoints/parts.cc model/checkpoints/registry.cc model/checkpoints/scheme.cc
+  model/checkpoints/tensor_list.cc model/checkpoints/torchao.cc
+  model/attention_capture.cc model/attention_layer.cc model/decoder.cc model/decoder_head.cc model/eagle.cc model/eagle_loader.cc model/drafter_tensors.cc model/medusa.cc model/medusa_loader.cc model/dequantize.cc model/head_tiles.cc model/work.cc
+  model/file_kind.cc model/grid_blocks.cc model/grids.cc model/inert.cc model/layer_pass.cc model/loader.cc model/mlp_layer.cc model/pack.cc
+  model/position_values.cc model/quantize.cc model/rope_table.cc model/steering.cc model/spec.cc model/spec_check.cc model/super_blocks.cc
+  model/tensor_slots.cc model/weights.cc model/workspace.cc
+  sampling/contrast.cc sampling/edits.cc sampling/law.cc sampling/logprobs.cc sampling/params.cc sampling/repetition.cc
+  sampling/state.cc sampling/steps.cc sampling/filters/adaptive.cc sampling/filters/mirostat.cc
+  sampling/filters/ranked.cc sampling/filters/row.cc sampling/filters/temperature.cc
+  sampling/filters/thresholds.cc sampling/filters/typical.cc
+  constraint/grammar_constraint.cc constraint/grammar_library.cc constraint/grammar_vocabulary.cc constraint/thinking_budget.cc
+  scheduler/scheduler.cc
+  speculative/acceptance_record.cc speculative/corpus_counts.cc speculative/corpus_drafter.cc speculative/corpus_table.cc speculative/cost_curve.cc
+  speculative/draft.cc speculative/head_drafter.cc speculative/forced_drafter.cc speculative/likeliest.cc speculative/lookahead.cc
+  speculative/node_choice.cc speculative/node_rates.cc speculative/prompt_lookup.cc speculative/recorded_drafter.cc speculative/sized_union.cc
+  speculative/token_recycling.cc
+  speculative/trained_head.cc speculative/union_drafter.cc speculative/verify.cc
+  engine/active_requests.cc engine/ahead.cc engine/batch.cc engine/command_queue.cc
+  engine/costs.cc engine/detokenizer.cc engine/emit.cc engine/engine.cc engine/inbox.cc engine/lab.cc engine/lab_rows.cc
+  engine/lifetime.cc engine/open_engine.cc engine/options.cc engine/request_limits.cc engine/scheduling.cc engine/sizing.cc
+  engine/stats_collector.cc engine/step.cc engine/stop_matcher.cc engine/trace.cc engine/verification.cc
+  engine/beams/candidates.cc engine/beams/forced_words.cc engine/beams/group.cc engine/beams/hypotheses.cc engine/beams/records.cc
+  engine/beams/rows.cc engine/beams/steps.cc
+  engine/constraints/constraint_masks.cc engine/constraints/sample_constraint.cc
+  engine/contrast/hidden_rows.cc
+  engine/drafting/draft_choice.cc engine/drafting/draft_walk.cc engine/drafting/drafting.cc engine/drafting/eagle_runner.cc engine/drafting/head_worth.cc engine/drafting/history.cc engine/drafting/medusa_runner.cc engine/drafting/node_lengths.cc engine/drafting/walk.cc
+  engine/rows/combined_rows.cc engine/rows/contrast_rows.cc engine/rows/device_draws.cc engine/rows/judge.cc engine/rows/plan.cc engine/rows/prepared_rows.cc engine/rows/row_heads.cc
+  engine/rows/row_processor.cc engine/rows/user_processors.cc)
 
-set(LLMI_CUDA_SOURCES csrc/kernels/cuda/cuda_device.cu csrc/kernels/cuda/matrix_products.cu)
-set(LLMI_NO_CUDA_SOURCES csrc/kernels/no_cuda/cuda_device.cc)
+set(LLMI_CUDA_SOURCES kernels/cuda/cuda_device.cu kernels/cuda/matrix_products.cu)
+set(LLMI_NO_CUDA_SOURCES kernels/no_cuda/cuda_device.cc)
 
 set(LLMI_BINDING_SOURCES
-  csrc/bindings/module.cpp csrc/bindings/bind_engine.cpp csrc/bindings/bind_constraint.cpp csrc/bindings/bind_drafters.cpp csrc/bindings/bind_errors.cpp csrc/bindings/bind_files.cpp
-  csrc/bindings/bind_records.cpp csrc/bindings/bind_requests.cpp csrc/bindings/bind_speculation.cpp csrc/bindings/bind_system.cpp
-  csrc/bindings/bind_lab.cpp csrc/bindings/engine_handle.cpp csrc/bindings/engine_options.cpp csrc/bindings/gil.cpp csrc/bindings/held_sequence.cpp csrc/bindings/py_drafter.cpp csrc/bindings/py_constraint.cpp csrc/bindings/py_hooks.cpp)
+  bindings/module.cpp bindings/bind_engine.cpp bindings/bind_constraint.cpp bindings/bind_drafters.cpp bindings/bind_errors.cpp bindings/bind_files.cpp
+  bindings/bind_records.cpp bindings/bind_requests.cpp bindings/bind_speculation.cpp bindings/bind_system.cpp
+  bindings/bind_lab.cpp bindings/engine_handle.cpp bindings/engine_options.cpp bindings/gil.cpp bindings/held_sequence.cpp bindings/py_drafter.cpp bindings/py_constraint.cpp bindings/py_hooks.cpp)
 
 # What tests and benchmarks alone need: the emulated device, questions to matrix instructions, and their bindings.
-set(LLMI_TESTING_CORE_SOURCES csrc/kernels/cuda/emulated_device.cc csrc/kernels/cuda/matrix_probe.cc)
-set(LLMI_NO_TESTING_CORE_SOURCES csrc/kernels/no_cuda/emulated_device.cc)
+set(LLMI_TESTING_CORE_SOURCES kernels/cuda/emulated_device.cc kernels/cuda/matrix_probe.cc)
+set(LLMI_NO_TESTING_CORE_SOURCES kernels/no_cuda/emulated_device.cc)
 set(LLMI_TESTING_BINDING_SOURCES
-  csrc/bindings/bind_device_probes.cpp csrc/bindings/bind_testing.cpp csrc/bindings/bind_testing_attention.cpp csrc/bindings/bind_testing_cache.cpp csrc/bindings/bind_testing_constraints.cpp
-  csrc/bindings/bind_testing_decoder.cpp csrc/bindings/bind_testing_eagle.cpp csrc/bindings/bind_testing_linear.cpp csrc/bindings/bind_testing_plans.cpp csrc/bindings/bind_testing_rows.cpp
-  csrc/bindings/bind_testing_sampling.cpp csrc/bindings/bind_testing_scheduler.cpp csrc/bindings/bind_testing_speculative.cpp
-  csrc/bindings/bind_testing_threads.cpp)
-set(LLMI_NO_TESTING_BINDING_SOURCES csrc/bindings/bind_no_testing.cpp)
+  bindings/bind_device_probes.cpp bindings/bind_testing.cpp bindings/bind_testing_attention.cpp bindings/bind_testing_cache.cpp bindings/bind_testing_constraints.cpp
+  bindings/bind_testing_decoder.cpp bindings/bind_testing_eagle.cpp bindings/bind_testing_linear.cpp bindings/bind_testing_plans.cpp bindings/bind_testing_rows.cpp
+  bindings/bind_testing_sampling.cpp bindings/bind_testing_scheduler.cpp bindings/bind_testing_speculative.cpp
+  bindings/bind_testing_threads.cpp)
+set(LLMI_NO_TESTING_BINDING_SOURCES bindings/bind_no_testing.cpp)

@@ -12,9 +12,6 @@
 namespace llmi {
 namespace {
 
-constexpr size_t kPageBytes = 4096;
-constexpr size_t kHugePageBytes = size_t{2} << 20;
-
 std::string Megabytes(uint64_t bytes) { return std::to_string((bytes + 999999) / 1000000) + " MB"; }
 
 }  // namespace

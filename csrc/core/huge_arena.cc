@@ -11,7 +11,6 @@
 namespace llmi {
 namespace {
 
-constexpr size_t kHugePageBytes = size_t{2} << 20;
 constexpr size_t kRegionBytes = size_t{64} << 20;  // reserved addresses; the system gives memory when they are touched
 constexpr size_t kAlignment = 256;
 

@@ -14,7 +14,6 @@
 namespace llmi {
 namespace {
 
-constexpr uint64_t kPageBytes = 4096;
 constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
 
 // A file's first number; false if there is none ("max", "-1", an absent file).

@@ -6,6 +6,9 @@
 
 namespace llmi {
 
+constexpr uint64_t kPageBytes = 4096;
+constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
+
 // Bytes of memory that can be allocated now: the least of MemAvailable, the free part of each control group (version 1 or 2) of the
 // process, and of the address-space limit. If /proc is missing, the kernel's count of free memory replaces MemAvailable. root: a path that
 // replaces the root of /proc and /sys; only tests give one.

@@ -5,11 +5,11 @@
 #include <limits>
 
 #include "kernels/ops/vocab.h"
+#include "sampling/filters/row.h"
 
 namespace llmi {
 namespace {
 
-constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 constexpr int64_t kNumForemost = 8;  // by raw logit, and by the outcome of the draw
 
 // The score that contrastive search compares; -inf for a token that was no candidate.

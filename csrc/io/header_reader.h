@@ -49,9 +49,7 @@ class HeaderReader {
   }
 
  private:
-  [[noreturn]] void Fail(const std::string& field, const std::string& problem) const {
-    throw Error(ErrorKind::kModelFile, file_.path() + ": " + field + ": " + problem, field);
-  }
+  [[noreturn]] void Fail(const std::string& field, const std::string& problem) const { RefuseField(file_.path(), field, problem); }
 
   void Take(void* out, uint64_t num_bytes) {
     if (num_bytes == 0) return;  // The pointers of an empty vector and of an empty window may be null.

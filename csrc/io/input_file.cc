@@ -44,6 +44,10 @@ void WaitForNextTick(const timespec& changed) {
 
 }  // namespace
 
+void RefuseField(const std::string& path, const std::string& field, const std::string& problem) {
+  throw Error(ErrorKind::kModelFile, path + ": " + field + ": " + problem, field);
+}
+
 InputFile::InputFile(const std::string& path) : path_(path) {
   // Without O_NONBLOCK, open would wait for a pipe's writer.
   descriptor_ = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);

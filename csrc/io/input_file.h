@@ -11,6 +11,9 @@
 
 namespace llmi {
 
+// Throws Error(kModelFile). field: the part of the file that is wrong.
+[[noreturn]] void RefuseField(const std::string& path, const std::string& field, const std::string& problem);
+
 class InputFile : public ByteSource {
  public:
   // Throws Error(kModelFile) naming the path if the file cannot be opened or is no regular file. Never waits for a pipe's writer.

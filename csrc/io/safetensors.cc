@@ -13,13 +13,9 @@
 namespace llmi {
 namespace {
 
-constexpr uint64_t kMaxHeaderBytes = uint64_t{16} << 20;  // a large MoE model's 50,000 tensors take 6 MB
-constexpr size_t kMaxTensors = 200000;                    // in all files of a model, and in an index
+constexpr uint64_t kMaxJsonBytes = uint64_t{16} << 20;  // a large MoE model's 50,000 tensors take 6 MB
+constexpr size_t kMaxTensorsOfModel = 200000;           // in all files of a model, and in an index
 constexpr size_t kMaxDims = 8;
-
-[[noreturn]] void Fail(const std::string& path, const std::string& field, const std::string& problem) {
-  throw Error(ErrorKind::kModelFile, path + ": " + field + ": " + problem, field);
-}
 
 DType ReadDType(const std::string& path, const std::string& tensor, const std::string& name) {
   for (const DType dtype :
@@ -46,7 +42,7 @@ std::vector<uint64_t> ReadSizes(JsonCursor* header, size_t most, const std::stri
                                 const std::string& problem) {
   std::vector<uint64_t> sizes;
   header->Array([&] {
-    if (sizes.size() == most) Fail(path, tensor, problem);
+    if (sizes.size() == most) RefuseField(path, tensor, problem);
     sizes.push_back(header->Size());
   });
   return sizes;
@@ -67,12 +63,12 @@ Entry ReadEntry(JsonCursor* header, const std::string& path, const std::string& 
       twice |= entry.offsets.has_value();
       entry.offsets = ReadSizes(header, 2, path, name, "data_offsets are not two numbers");
     } else {
-      Fail(path, name, "its entry has a key besides dtype, shape and data_offsets: '" + key.substr(0, 64) + "'");
+      RefuseField(path, name, "its entry has a key besides dtype, shape and data_offsets: '" + key.substr(0, 64) + "'");
     }
   });
-  if (twice) Fail(path, name, "a key of its entry stands twice");
-  if (!entry.dtype || !entry.shape || !entry.offsets) Fail(path, name, "dtype, shape or data_offsets is missing");
-  if (entry.offsets->size() != 2) Fail(path, name, "data_offsets are not two numbers");
+  if (twice) RefuseField(path, name, "a key of its entry stands twice");
+  if (!entry.dtype || !entry.shape || !entry.offsets) RefuseField(path, name, "dtype, shape or data_offsets is missing");
+  if (entry.offsets->size() != 2) RefuseField(path, name, "data_offsets are not two numbers");
   return entry;
 }
 
@@ -81,15 +77,15 @@ std::string ReadHeader(const InputFile& file) {
   const std::string& path = file.path();
   uint64_t header_bytes = 0;
   if (file.size() < 8)
-    Fail(path, "header length", "the file is truncated: it has " + std::to_string(file.size()) + " bytes, and 8 hold it");
+    RefuseField(path, "header length", "the file is truncated: it has " + std::to_string(file.size()) + " bytes, and 8 hold it");
   file.Read(0, 8, &header_bytes);
-  if (header_bytes > kMaxHeaderBytes) {
-    Fail(path, "header length", std::to_string(header_bytes) + " bytes (at most 16 MiB): not a safetensors file, or a damaged one");
+  if (header_bytes > kMaxJsonBytes) {
+    RefuseField(path, "header length", std::to_string(header_bytes) + " bytes (at most 16 MiB): not a safetensors file, or a damaged one");
   }
   if (header_bytes > file.size() - 8) {
-    Fail(path, "header length",
-         "the file is truncated: the header ends at byte 8 + " + std::to_string(header_bytes) + ", the file has " +
-             std::to_string(file.size()) + " bytes");
+    RefuseField(path, "header length",
+                "the file is truncated: the header ends at byte 8 + " + std::to_string(header_bytes) + ", the file has " +
+                    std::to_string(file.size()) + " bytes");
   }
   std::string text(header_bytes, '\0');
   file.Read(8, header_bytes, text.data());
@@ -111,19 +107,20 @@ void CheckRanges(const InputFile& file, uint64_t data_begin, std::vector<Range> 
   uint64_t expected = 0;
   for (const Range& range : ranges) {
     if (range.begin != expected) {
-      Fail(path, *range.name, range.begin < expected ? "data_offsets: tensors overlap" : "data_offsets: there is a gap before the tensor");
+      RefuseField(path, *range.name,
+                  range.begin < expected ? "data_offsets: tensors overlap" : "data_offsets: there is a gap before the tensor");
     }
     expected = range.end;
   }
   if (expected > data_bytes) {
-    Fail(path, ranges.empty() ? "data" : *ranges.back().name,
-         "the file is truncated: the data ends at byte " + std::to_string(data_begin) + " + " + std::to_string(expected) +
-             ", the file has " + std::to_string(file.size()) + " bytes, " + std::to_string(expected - data_bytes) +
-             " too few (a download that was not finished?)");
+    RefuseField(path, ranges.empty() ? "data" : *ranges.back().name,
+                "the file is truncated: the data ends at byte " + std::to_string(data_begin) + " + " + std::to_string(expected) +
+                    ", the file has " + std::to_string(file.size()) + " bytes, " + std::to_string(expected - data_bytes) +
+                    " too few (a download that was not finished?)");
   }
   if (expected != data_bytes) {
-    Fail(path, "data_offsets",
-         "the tensors do not cover the file's data: " + std::to_string(expected) + " of " + std::to_string(data_bytes) + " bytes");
+    RefuseField(path, "data_offsets",
+                "the tensors do not cover the file's data: " + std::to_string(expected) + " of " + std::to_string(data_bytes) + " bytes");
   }
 }
 
@@ -137,10 +134,10 @@ TensorView ViewOf(const InputFile& file, uint64_t data_begin, const std::string&
   CheckedU64 num_values(1);
   for (const uint64_t extent : view.shape) num_values = num_values * extent;
   const uint64_t begin = (*entry.offsets)[0], end = (*entry.offsets)[1];
-  if (begin > end) Fail(path, name, "its data ends before it begins");
+  if (begin > end) RefuseField(path, name, "its data ends before it begins");
   view.num_bytes = (num_values * Info(view.dtype).block_bytes).value();
   if (view.num_bytes != end - begin)
-    Fail(path, name, "its shape needs " + std::to_string(view.num_bytes) + " bytes, it has " + std::to_string(end - begin));
+    RefuseField(path, name, "its shape needs " + std::to_string(view.num_bytes) + " bytes, it has " + std::to_string(end - begin));
   view.offset = (CheckedU64(data_begin) + begin).value();
   view.source = &file;
   return view;
@@ -161,11 +158,11 @@ void SafetensorsFiles::Add(const std::shared_ptr<const InputFile>& file) {
   header.Object([&](const std::string& name) {
     if (name == "__metadata__") return header.Object([&](const std::string&) { header.String(); });
     const Entry entry = ReadEntry(&header, path, name);
-    if (tensors_.size() >= kMaxTensors) Fail(path, name, "more than 200,000 tensors");
+    if (tensors_.size() >= kMaxTensorsOfModel) RefuseField(path, name, "more than 200,000 tensors");
     const auto [place, added] = tensors_.emplace(name, ViewOf(*file, data_begin, name, entry));
     if (!added) {
-      Fail(path, name,
-           place->second.source == file.get() ? "duplicate key: the tensor stands twice" : "another file of the model has it, too");
+      RefuseField(path, name,
+                  place->second.source == file.get() ? "duplicate key: the tensor stands twice" : "another file of the model has it, too");
     }
     ranges.push_back({(*entry.offsets)[0], (*entry.offsets)[1], &place->first});
   });
@@ -178,7 +175,7 @@ void SafetensorsFiles::CheckIndex(const InputFile& index) const {
   for (const std::shared_ptr<const InputFile>& file : files_) sources[file->name()] = file.get();
   for (const auto& [tensor, name] : ReadShardIndex(index)) {
     const TensorView* view = Find(tensor);
-    if (view == nullptr || sources[name] != view->source) Fail(index.path(), tensor, "the index names " + name + ", which lacks it");
+    if (view == nullptr || sources[name] != view->source) RefuseField(index.path(), tensor, "the index names " + name + ", which lacks it");
   }
 }
 
@@ -194,23 +191,23 @@ std::vector<const TensorView*> SafetensorsFiles::Tensors() const {
 }
 
 std::map<std::string, std::string> ReadShardIndex(const InputFile& index) {
-  const std::string text = index.ReadAll(kMaxHeaderBytes);
+  const std::string text = index.ReadAll(kMaxJsonBytes);
   JsonCursor cursor(text, index.path());
   std::map<std::string, std::string> names;
   bool found = false;
   cursor.Object([&](const std::string& key) {
     if (key != "weight_map") return cursor.Skip();
-    if (std::exchange(found, true)) Fail(index.path(), key, "the key stands twice");
+    if (std::exchange(found, true)) RefuseField(index.path(), key, "the key stands twice");
     cursor.Object([&](const std::string& tensor) {
       const std::string name = cursor.String();
-      if (names.size() >= kMaxTensors) Fail(index.path(), key, "more than 200,000 tensors");
+      if (names.size() >= kMaxTensorsOfModel) RefuseField(index.path(), key, "more than 200,000 tensors");
       if (name.empty() || name.find('/') != std::string::npos || name.find('\0') != std::string::npos || name[0] == '.')
-        Fail(index.path(), tensor, "its file name leaves the directory");
-      if (!names.emplace(tensor, name).second) Fail(index.path(), tensor, "the tensor stands twice");
+        RefuseField(index.path(), tensor, "its file name leaves the directory");
+      if (!names.emplace(tensor, name).second) RefuseField(index.path(), tensor, "the tensor stands twice");
     });
   });
   cursor.End();
-  if (!found) Fail(index.path(), "weight_map", "the index lacks it");
+  if (!found) RefuseField(index.path(), "weight_map", "the index lacks it");
   return names;
 }
 

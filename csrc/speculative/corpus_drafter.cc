@@ -7,20 +7,21 @@
 namespace llmi {
 namespace {
 
-// Kind i + 1 means that the table's rate is at least kRates[i].
-constexpr float kRates[] = {0.0f, 0.2f, 0.4f, 0.6f, 0.8f};
-constexpr double kExpected[2][5] = {{0.05, 0.12, 0.25, 0.4, 0.6}, {0.1, 0.2, 0.35, 0.5, 0.7}};  // [greedy]
-static_assert(std::size(kRates) == std::size(kExpected[0]));
+// Kind i + 1 means that the table's rate is at least kCorpusRates[i].
+constexpr float kCorpusRates[] = {0.0f, 0.2f, 0.4f, 0.6f, 0.8f};
+constexpr double kCorpusExpected[2][5] = {{0.05, 0.12, 0.25, 0.4, 0.6}, {0.1, 0.2, 0.35, 0.5, 0.7}};  // [greedy]
+static_assert(std::size(kCorpusRates) == std::size(kCorpusExpected[0]));
 constexpr double kLeastReach = 0.02;  // a token of a smaller probability is worth no row
 
 int16_t KindOf(float rate) {
-  return static_cast<int16_t>(std::upper_bound(std::begin(kRates), std::end(kRates), rate) - std::begin(kRates));
+  return static_cast<int16_t>(std::upper_bound(std::begin(kCorpusRates), std::end(kCorpusRates), rate) - std::begin(kCorpusRates));
 }
 
 }  // namespace
 
 double CorpusDrafter::expected_rate(int32_t kind, bool greedy) const {
-  return kind > 0 && kind <= static_cast<int32_t>(std::size(kRates)) ? kExpected[greedy][kind - 1] : Drafter::expected_rate(kind, greedy);
+  return kind > 0 && kind <= static_cast<int32_t>(std::size(kCorpusRates)) ? kCorpusExpected[greedy][kind - 1]
+                                                                           : Drafter::expected_rate(kind, greedy);
 }
 
 void CorpusDrafter::Propose(std::span<Seat> seats) {

@@ -7,10 +7,10 @@
 namespace llmi {
 namespace {
 
-constexpr float kForget = 0.97f;               // weight of the earlier nodes at each new one
-constexpr float kFade = 0.99f;                 // at each node that is left out
-constexpr float kPriorWeight = 3.0f;           // nodes that the expected rate weighs
-constexpr float kHistoryWeight = 20.0f;        // the most nodes that other sequences weigh
+constexpr float kNodeForget = 0.97f;           // weight of the earlier nodes at each new one
+constexpr float kNodeFade = 0.99f;             // at each node that is left out
+constexpr float kPriorNodes = 3.0f;            // nodes that the expected rate weighs
+constexpr float kHistoryNodes = 20.0f;         // the most nodes that other sequences weigh
 constexpr double kHeadFirst[] = {0.33, 0.45};  // [greedy]
 constexpr double kHeadNext = 0.4;
 constexpr double kHeadWeight = 1.0 / 16;
@@ -31,7 +31,7 @@ NodeRates::NodeRates(const Drafter& drafter, bool greedy) {
 
 double NodeRates::RateOf(int16_t kind) const {
   const auto i = static_cast<size_t>(kind);
-  return static_cast<double>((accepted_[i] + kPriorWeight * expected_[i]) / (tried_[i] + kPriorWeight));
+  return static_cast<double>((accepted_[i] + kPriorNodes * expected_[i]) / (tried_[i] + kPriorNodes));
 }
 
 double NodeRates::Rate(NodeKind kind) const {
@@ -41,8 +41,8 @@ double NodeRates::Rate(NodeKind kind) const {
 
 void NodeRates::AddTo(int16_t kind, bool accepted) {
   const auto i = static_cast<size_t>(kind);
-  tried_[i] = kForget * tried_[i] + 1;
-  accepted_[i] = kForget * accepted_[i] + (accepted ? 1.0f : 0.0f);
+  tried_[i] = kNodeForget * tried_[i] + 1;
+  accepted_[i] = kNodeForget * accepted_[i] + (accepted ? 1.0f : 0.0f);
 }
 
 void NodeRates::Add(NodeKind kind, bool accepted) {
@@ -53,15 +53,15 @@ void NodeRates::Add(NodeKind kind, bool accepted) {
 void NodeRates::Rest(NodeKind kind) {
   for (const int16_t part : {kind.first, kind.second}) {
     if (part < 0) continue;
-    tried_[static_cast<size_t>(part)] *= kFade;
-    accepted_[static_cast<size_t>(part)] *= kFade;
+    tried_[static_cast<size_t>(part)] *= kNodeFade;
+    accepted_[static_cast<size_t>(part)] *= kNodeFade;
   }
 }
 
 NodeRates NodeRates::AsPrior() const {
   NodeRates prior = *this;
   for (size_t i = 0; i < tried_.size(); ++i) {
-    const float share = tried_[i] > kHistoryWeight ? kHistoryWeight / tried_[i] : 1.0f;
+    const float share = tried_[i] > kHistoryNodes ? kHistoryNodes / tried_[i] : 1.0f;
     prior.tried_[i] *= share;
     prior.accepted_[i] *= share;
   }

@@ -13,7 +13,7 @@ namespace {
 
 // A draft does not make a step faster, and a busy moment must not end drafting.
 constexpr double kMostRatio = 1.25;
-constexpr double kLargeBatch = 4;  // expected tokens of the step
+constexpr double kManyTokens = 4;  // expected tokens of the step
 constexpr int64_t kPatience = 8;   // steps
 constexpr int64_t kRest = 4;
 constexpr int64_t kMaxAutoLength = 16;
@@ -51,7 +51,7 @@ void NodeLengths::Begin(Sample& sample) {
 
 bool NodeLengths::Looks(Sample& sample, const StepPlan& plan) {
   LengthRecord& record = *sample.drafting.lengths();
-  if (sample.judges_drafts() || plan.expected_tokens < kLargeBatch || record.left_out < kPatience) return true;
+  if (sample.judges_drafts() || plan.expected_tokens < kManyTokens || record.left_out < kPatience) return true;
   if (++record.left_out % kRest == 0) return true;
   histories_.BudgetOf(sample).AddStep();
   return false;

@@ -5,7 +5,10 @@
 
 namespace llmi {
 
-std::string WhyNoCuda() { return "this build has no CUDA backend: use device='cpu'"; }
+std::string WhyNoCuda() {
+  return "this build has no CUDA backend: use device='cpu', or build with a CUDA toolkit of 12.8 or later: "
+         "pip install . --config-settings=cmake.define.LLMI_CUDA=ON";
+}
 
 std::unique_ptr<Device> OpenCudaDevice(const DeviceOptions&) { throw Error(ErrorKind::kDevice, WhyNoCuda(), "device"); }
 

@@ -6,9 +6,9 @@
 namespace llmi::checkpoints {
 namespace {
 
-constexpr InertKey kInert[] = {
+constexpr InertKey kAwqInert[] = {
     {"quant_method", "read before"},
-    {"modules_to_not_convert", "the tensors show which modules are quantised"},
+    {"modules_to_not_convert", kTensorsShowWhich},
     {"sym", "the zeros are read in either case"},
     {"backend", "how other engines compute"},
     {"exllama_config", "how other engines compute"},
@@ -26,7 +26,7 @@ class Awq : public Scheme {
     const Json* has_zeros = config.fields().Find("zero_point");
     if (has_zeros != nullptr && *has_zeros != Json::Bool(true)) config.Refuse("zero_point", "is not true: llmi reads files with zeros");
     config.Choice("data_type", {"int"}, "int");
-    config.CheckAllRead({kInert, AutoRoundKeys()});
+    config.CheckAllRead({kAwqInert, AutoRoundKeys()});
   }
 
   std::span<const char* const> parts() const override { return kParts; }

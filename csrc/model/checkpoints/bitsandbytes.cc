@@ -8,7 +8,7 @@
 namespace llmi::checkpoints {
 namespace {
 
-constexpr InertKey kInert[] = {
+constexpr InertKey kBnbInert[] = {
     {"quant_method", "read before"},
     {"_load_in_4bit", "the same as load_in_4bit"},
     {"_load_in_8bit", "the same as load_in_8bit"},
@@ -17,7 +17,7 @@ constexpr InertKey kInert[] = {
     {"llm_int8_enable_fp32_cpu_offload", "how other engines compute"},
     {"llm_int8_has_fp16_weight", "how other engines compute"},
     {"llm_int8_threshold", "which activations other engines do not round; llmi's own rounding is activation_bits"},
-    {"llm_int8_skip_modules", "the tensors show which modules are quantised"},
+    {"llm_int8_skip_modules", kTensorsShowWhich},
 };
 
 constexpr const char* kStatePart = "weight.quant_state.bitsandbytes__nf4";
@@ -67,7 +67,7 @@ class Bitsandbytes : public Scheme {
     if (is_nf4_) config.Choice("bnb_4bit_quant_type", {"nf4"}, "fp4");
     if (!is_nf4_) config.fields().Find("bnb_4bit_quant_type");
     config.Choice("bnb_4bit_quant_storage", {"uint8"}, "uint8");
-    config.CheckAllRead({kInert});
+    config.CheckAllRead({kBnbInert});
   }
 
   std::span<const char* const> parts() const override {

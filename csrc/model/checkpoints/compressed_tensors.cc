@@ -10,20 +10,19 @@
 namespace llmi::checkpoints {
 namespace {
 
-constexpr const char* kWhich = "the tensors show which modules are quantised";
-constexpr const char* kHow = "how the scales were found";
+constexpr const char* kHowScaled = "how the scales were found";
 constexpr const char* kActivations = "how other engines round activations; llmi's own rounding is activation_bits";
-constexpr InertKey kInert[] = {
+constexpr InertKey kCompressedTensorsInert[] = {
     {"quant_method", "read before"},
     {"version", "a note on where the file comes from"},
     {"global_compression_ratio", "a note on where the file comes from"},
-    {"ignore", kWhich},
-    {"config_groups.*.targets", kWhich},
+    {"ignore", kTensorsShowWhich},
+    {"config_groups.*.targets", kTensorsShowWhich},
     {"config_groups.*.input_activations", kActivations},
     {"kv_cache_scheme", "a type of KV cache of other engines; llmi's is kv_cache_dtype"},
     {"kv_cache_scheme.*", "a type of KV cache of other engines; llmi's is kv_cache_dtype"},
-    {"config_groups.*.weights.observer", kHow},
-    {"config_groups.*.weights.observer_kwargs", kHow},
+    {"config_groups.*.weights.observer", kHowScaled},
+    {"config_groups.*.weights.observer_kwargs", kHowScaled},
     {"config_groups.*.weights.scale_dtype", "the tensor of the scales says it"},
     {"config_groups.*.weights.zp_dtype", "the tensor of the zeros says it"},
 };
@@ -117,7 +116,7 @@ class CompressedTensors : public Scheme {
     const Json* object = config.fields().Find("config_groups");
     if (!groups || object->AsObject("config_groups").empty()) config.Refuse("config_groups", "is missing or empty");
     for (const auto& [name, unused] : object->AsObject("config_groups")) ReadGroup(config, *groups, name, format);
-    config.CheckAllRead({kInert});
+    config.CheckAllRead({kCompressedTensorsInert});
   }
 
   std::span<const char* const> parts() const override { return kParts; }

@@ -7,12 +7,12 @@
 namespace llmi::checkpoints {
 namespace {
 
-constexpr InertKey kInert[] = {
+constexpr InertKey kFp8Inert[] = {
     {"quant_method", "read before"},
     {"activation_scheme", "how other engines round activations; llmi's own rounding is activation_bits"},
     {"scale_fmt", "the tensor of the scales says it"},
-    {"modules_to_not_convert", "the tensors show which modules are quantised"},
-    {"ignored_layers", "the tensors show which modules are quantised"},
+    {"modules_to_not_convert", kTensorsShowWhich},
+    {"ignored_layers", kTensorsShowWhich},
     {"dequantize", "how other engines compute"},
 };
 
@@ -26,7 +26,7 @@ class Fp8 : public Scheme {
       block_cols_ = static_cast<uint64_t>(cols);
       name_ = "fp8 (weight_block_size " + block->Text() + ")";
     }
-    config.CheckAllRead({kInert});
+    config.CheckAllRead({kFp8Inert});
   }
 
   std::span<const char* const> parts() const override { return kParts; }

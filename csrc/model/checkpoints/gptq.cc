@@ -10,8 +10,7 @@ namespace llmi::checkpoints {
 namespace {
 
 constexpr const char* kHow = "how the weights were found, or how other engines compute";
-constexpr const char* kWhich = "the tensors show which modules are quantised";
-constexpr InertKey kInert[] = {
+constexpr InertKey kGptqInert[] = {
     {"quant_method", "read before"},
     {"meta", kHow},
     {"meta.*", kHow},
@@ -37,12 +36,12 @@ constexpr InertKey kInert[] = {
     {"model_name_or_path", "a note on where the file comes from"},
     {"model_file_base_name", "a note on where the file comes from"},
     {"quantizer", "a note on where the file comes from"},
-    {"lm_head", kWhich},
+    {"lm_head", kTensorsShowWhich},
     {"desc_act", "g_idx says it"},
-    {"block_name_to_quantize", kWhich},
-    {"module_name_preceding_first_block", kWhich},
-    {"modules_in_block_to_quantize", kWhich},
-    {"modules_to_not_convert", kWhich},
+    {"block_name_to_quantize", kTensorsShowWhich},
+    {"module_name_preceding_first_block", kTensorsShowWhich},
+    {"modules_in_block_to_quantize", kTensorsShowWhich},
+    {"modules_to_not_convert", kTensorsShowWhich},
 };
 
 // The groups of the columns; empty if they are in order.
@@ -78,7 +77,7 @@ class Gptq : public Scheme {
     symmetric_ = config.fields().Bool("sym", false);
     desc_act_ = config.fields().Bool("desc_act", false);
     config.Choice("data_type", {"int"}, "int");
-    config.CheckAllRead({kInert, AutoRoundKeys()});
+    config.CheckAllRead({kGptqInert, AutoRoundKeys()});
   }
 
   std::span<const char* const> parts() const override { return kParts; }

@@ -30,7 +30,7 @@ constexpr const char* kSearch = "how the weights were found";
 constexpr InertKey kAutoRoundKeys[] = {
     {"autoround_version", "a note on where the file comes from"},
     {"provider", "a note on where the file comes from"},
-    {"to_quant_block_names", "the tensors show which modules are quantised"},
+    {"to_quant_block_names", kTensorsShowWhich},
     {"enable_quanted_input", kSearch},
     {"enable_minmax_tuning", kSearch},
     {"enable_norm_bias_tuning", kSearch},

@@ -21,6 +21,7 @@ struct InertKey {
   const char* name;
   const char* reason;
 };
+constexpr const char* kTensorsShowWhich = "the tensors show which modules are quantised";
 
 // The object quantization_config of config.json. All functions throw Error(kUnsupportedModel) that names the key, or Error(kModelFile) for
 // a value of another kind.

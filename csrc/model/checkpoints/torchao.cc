@@ -8,19 +8,19 @@
 namespace llmi::checkpoints {
 namespace {
 
-constexpr const char* kHow = "how the scales were found, or how other engines compute";
-constexpr InertKey kInert[] = {
+constexpr const char* kHowFound = "how the scales were found, or how other engines compute";
+constexpr InertKey kTorchAoInert[] = {
     {"quant_method", "read before"},
-    {"include_input_output_embeddings", "the tensors show which modules are quantised"},
-    {"modules_to_not_convert", "the tensors show which modules are quantised"},
+    {"include_input_output_embeddings", kTensorsShowWhich},
+    {"modules_to_not_convert", kTensorsShowWhich},
     {"untie_embedding_weights", "tie_word_embeddings says it"},
     {"quant_type.default._version", "the tensors are checked"},
     {"quant_type.default._data.granularity*", "the shapes of the scales say it"},
     {"quant_type.default._data.group_size", "the shapes of the scales say it"},
-    {"quant_type.default._data.set_inductor_config", kHow},
+    {"quant_type.default._data.set_inductor_config", kHowFound},
     {"quant_type.default._data.scale_dtype*", "the tensor of the scales says it"},
     {"quant_type.default._data.mapping_type*", "the zeros are read in either case"},
-    {"quant_type.default._data.intx_choose_qparams_algorithm*", kHow},
+    {"quant_type.default._data.intx_choose_qparams_algorithm*", kHowFound},
 };
 
 class Torchao : public Scheme {
@@ -45,7 +45,7 @@ class Torchao : public Scheme {
       packing->Find("_type");
     }
     for (const char* key : {"granularity", "mapping_type", "intx_choose_qparams_algorithm", "scale_dtype"}) data->Find(key);
-    config.CheckAllRead({kInert});
+    config.CheckAllRead({kTorchAoInert});
   }
 
   std::span<const char* const> parts() const override { return kParts; }
