@@ -222,7 +222,7 @@ class _FormerModules:
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name not in self.MODULES:
             return None
-        from importlib.machinery import ModuleSpec
+        from importlib.machinery import ModuleSpec  # noqa: PLC0415 (a reload alone needs it)
 
         return ModuleSpec(name, self)  # type: ignore[arg-type]  # a Loader by its methods
 

@@ -14,8 +14,8 @@ def tiny_llm_factory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calla
 
     Arguments of `llmi.testing_model`; all others go to LLM. Equal arguments give the same LLM; all are closed at the end.
     """
-    import llmi
-    from llmi.testing import tiny_model
+    import llmi  # noqa: PLC0415 (names of the package are loaded when they are read)
+    from llmi.testing import tiny_model  # noqa: PLC0415 (a test session needs it)
 
     made: dict[str, Any] = {}
     model_args = ("vocab_size", "num_layers", "hidden_size", "seed")
@@ -43,6 +43,6 @@ def tiny_llm(tiny_llm_factory: Callable[..., Any]) -> Any:
 @pytest.fixture
 def random_drafter() -> Any:
     """`random_drafter(quality, seed=0)`: a drafter whose tokens are accepted with about that probability."""
-    from llmi.testing import random_drafter
+    from llmi.testing import random_drafter  # noqa: PLC0415 (a test session needs it)
 
     return random_drafter

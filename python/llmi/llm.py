@@ -64,7 +64,7 @@ def _loaded_drafts(value: object, files: OpenModel, spec: ModelSpec, layers: Seq
     """The configuration, the EAGLE layer and the Medusa heads that were loaded, and the core's options for them."""
     if value is None:
         return None, None, None, {}
-    from llmi.speculation.medusa_heads import load_drafters
+    from llmi.speculation.medusa_heads import load_drafters  # noqa: PLC0415 (loads drafters)
 
     return load_drafters(value, files, spec, layers)
 
@@ -519,7 +519,7 @@ class LLM(StaysHere, LabCalls, ModelRows):
         )
 
     def _verify(self, receipt: object) -> Any:  # receipts are loaded when they are used
-        from llmi.requests.replay import verify
+        from llmi.requests.replay import verify  # noqa: PLC0415 (a replay alone needs it)
 
         return verify(self, receipt)
 
@@ -528,14 +528,14 @@ class LLM(StaysHere, LabCalls, ModelRows):
             return self._own_speculation
         if value is None:
             return None
-        from llmi.speculation.config import parse_speculation
+        from llmi.speculation.config import parse_speculation  # noqa: PLC0415 (loads drafters)
 
         config = parse_speculation(value)
         return None if config is None else self._speculation.of(config)
 
     @functools.cached_property
     def _speculation(self) -> SpeculationFactory:
-        from llmi.speculation.factory import SpeculationFactory
+        from llmi.speculation.factory import SpeculationFactory  # noqa: PLC0415 (loads drafters)
 
         return SpeculationFactory(self)
 

@@ -377,7 +377,7 @@ def callable_object(value: object) -> bool:
 
 def array_of(name: str, value: object) -> NDArray[np.generic]:
     """A numpy array of it. Raises InvalidParamsError for bytes and for what numpy makes no array of."""
-    import numpy as np
+    import numpy as np  # noqa: PLC0415 (a heavy package)
 
     if isinstance(value, bytes | bytearray | memoryview):
         raise refuse(name, "an array of numbers", value)

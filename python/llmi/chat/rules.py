@@ -208,7 +208,7 @@ def checked_arguments(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
 
 
 def _clock(arguments: dict[str, Any]) -> str:
-    import datetime
+    import datetime  # noqa: PLC0415 (a template that asks for the time needs it)
 
     if "strftime_now" not in arguments:
         return datetime.datetime.now().isoformat()
@@ -300,7 +300,7 @@ def _text_to_continue(content: object) -> bool:
 
 
 def _ask(request: dict[str, Any], path: Path, is_own: bool) -> dict[str, Any]:
-    from llmi.chat.process import Ended, ask, why  # generate() does without
+    from llmi.chat.process import Ended, ask, why  # noqa: PLC0415 (generate() does without)
 
     try:
         answer = ask(request, is_own)

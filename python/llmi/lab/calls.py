@@ -41,13 +41,13 @@ class LabCalls:
         steering : mapping of int to array [hidden_size], optional
             As in SamplingParams.
         """
-        from llmi.lab.sequence import open_sequence  # which loads NumPy
+        from llmi.lab.sequence import open_sequence  # noqa: PLC0415 (which loads NumPy)
 
         return open_sequence(self, prompt, seed, capture, steering)
 
     def extend(self: Session, tokens: Mapping[TokenSequence, Iterable[int] | TokenTree]) -> dict[TokenSequence, Any]:
         """Extends several sequences in one forward: {sequence: logits [num_new, vocab_size]}. An empty list only prefills."""
-        from llmi.lab.sequence import _extend
+        from llmi.lab.sequence import _extend  # noqa: PLC0415 (loads NumPy)
 
         return _extend(self, tokens)
 
@@ -115,7 +115,7 @@ class LabCalls:
         StrategyErrors, StrategyInterrupted
             Both hold the results of the prompts that had finished.
         """
-        from llmi.lab.strategy import begin, run
+        from llmi.lab.strategy import begin, run  # noqa: PLC0415 (loads NumPy)
 
         seed = parse(SEED, "seed", seed)
         shown = option("use_tqdm", use_tqdm)

@@ -104,7 +104,7 @@ def hidden_states(
     llm: Session, prompts: Prompt | Iterable[Prompt], layers: Iterable[int], normed: bool, parse_special: bool | None
 ) -> list[dict[int, F32]]:
     """LLM.hidden_states."""
-    from llmi.lab.capture import Capture, capture_layers
+    from llmi.lab.capture import Capture, capture_layers  # noqa: PLC0415 (loads NumPy)
 
     named = list(Capture(hidden_states=layers).hidden_states)
     if not named:

@@ -70,7 +70,7 @@ def _found(name: str, revision: str | None) -> Path:
     if path is None and name.lower() in NAMED_MODELS:
         path = fetch(name.lower())
     elif path is None:
-        from llmi.models.hub_files import FORMS, HubName
+        from llmi.models.hub_files import FORMS, HubName  # noqa: PLC0415 (loads what fetches files)
 
         hub_name = None if name.startswith((".", "/", "~")) else HubName.parse(name)
         if hub_name is None:
@@ -78,7 +78,7 @@ def _found(name: str, revision: str | None) -> Path:
             raise ModelFileError(
                 f"{name}: no such file or directory, no name on the hub ({FORMS}), and none that llmi knows ({known})", name
             )
-        from llmi.models import hub
+        from llmi.models import hub  # noqa: PLC0415 (loads what fetches files)
 
         return hub.fetch(hub_name, revision)
     elif name.count("/") == 1 and not name.startswith((".", "/", "~")):
@@ -97,7 +97,7 @@ def fetch(name: str) -> Path:
             return target
     except OSError:
         pass  # to be made; or it cannot be, which the attempt will tell
-    from llmi.models import download
+    from llmi.models import download  # noqa: PLC0415 (loads what fetches files)
 
     download.named_model(name, model, target)
     return target
@@ -122,7 +122,7 @@ def remove_cached(name: str) -> Path:
             except OSError as error:
                 raise ModelFileError(f"{path} cannot be deleted: {error.strerror}", path) from None
             return path
-    from llmi.models import hub
+    from llmi.models import hub  # noqa: PLC0415 (loads what fetches files)
 
     if any(name in (found, found.rpartition("/")[0]) for found, _, _ in hub.cached_models()):
         raise ModelFileError(f"{name} is in the hub's cache, which other programs use too: `hf cache rm` deletes from it", name)

@@ -87,7 +87,7 @@ def _hub_reachable() -> bool:
 
 
 def _from_hub(model: NamedModel, target: Path) -> None:
-    from llmi.models import hub
+    from llmi.models import hub  # noqa: PLC0415 (loads what fetches files)
 
     cache = hub.cache_folder()
     if cache is None:

@@ -50,7 +50,7 @@ class Receipt:
     @classmethod
     def of(cls, output: Answer) -> Receipt:
         """The receipt of a finished output. Hooks are Python and cannot be replayed: they are refused."""
-        import llmi
+        import llmi  # noqa: PLC0415 (names of the package are loaded when they are read)
 
         source = output._receipt_source
         if source.get("hooks"):

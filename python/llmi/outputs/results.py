@@ -47,7 +47,7 @@ class RequestOutput:
 
     def receipt(self) -> Receipt:
         """The facts that another machine needs to reproduce this output bit for bit, as JSON."""
-        from llmi.outputs.receipt import Receipt
+        from llmi.outputs.receipt import Receipt  # noqa: PLC0415 (loads NumPy)
 
         return Receipt.of(self)
 
@@ -83,7 +83,7 @@ class RequestOutput:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from llmi.outputs.display import request_html
+        from llmi.outputs.display import request_html  # noqa: PLC0415 (a display alone needs it)
 
         return request_html(self)
 

@@ -40,7 +40,7 @@ class SteeringKind:
     """None, or {layer: vector of finite float32 numbers}; an empty mapping is None."""
 
     def parse(self, name: str, value: object) -> Vectors | None:
-        import numpy as np
+        import numpy as np  # noqa: PLC0415 (a heavy package)
 
         if value is None:
             return None

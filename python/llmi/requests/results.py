@@ -285,7 +285,7 @@ def _make_trace(
     columns: dict[str, NDArray[Any]], candidates: dict[str, NDArray[Any]], tokenizer: Tokenizer, masks: NDArray[Any] | None
 ) -> DecodeTrace:
     """From the core's columns."""
-    from llmi.outputs.trace import DecodeTrace  # which loads NumPy
+    from llmi.outputs.trace import DecodeTrace  # noqa: PLC0415 (which loads NumPy)
 
     known = len(tokenizer.vocab_bytes)
 

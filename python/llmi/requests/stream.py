@@ -55,7 +55,7 @@ class TextStream(StaysHere, Iterator[StreamChunk], AsyncIterator[StreamChunk]):
         return chunk
 
     def __aiter__(self) -> AsyncIterator[StreamChunk]:
-        from llmi.requests.loop import Loop  # which loads asyncio
+        from llmi.requests.loop import Loop  # noqa: PLC0415 (which loads asyncio)
 
         return Loop(self.__anext__, self._calls.abort)
 
@@ -136,7 +136,7 @@ class TextStream(StaysHere, Iterator[StreamChunk], AsyncIterator[StreamChunk]):
     async def _news(self) -> None:
         """Returns when there may be news. One thread waits at a time, and goes on if this read is cancelled: what it gets is in the
         call."""
-        import asyncio  # 15 ms that a program without an event loop does not pay
+        import asyncio  # noqa: PLC0415 (15 ms that a program without an event loop does not pay)
 
         loop = asyncio.get_running_loop()
         if self._pull is None or self._pull.done() or self._pull.get_loop() is not loop:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 from typing import Any
 
 from starlette.requests import Request
@@ -17,8 +18,6 @@ from llmi.server.state import state_of
 
 def _model(model: Served) -> dict[str, Any]:
     """In OpenAI's form, with vLLM's max_model_len and the names of Anthropic's clients."""
-    import datetime
-
     return {
         "id": model.name,
         "object": "model",

@@ -75,7 +75,7 @@ def _body_of(endpoint: Endpoint) -> dict[str, Any]:
 
 def description(routes: list[tuple[str, str]]) -> dict[str, Any]:
     """The OpenAPI document of these (method, path) pairs."""
-    import llmi
+    import llmi  # noqa: PLC0415 (names of the package are loaded when they are read)
 
     bodies = {endpoint.name: endpoint for endpoint in ENDPOINTS}
     failure = {"description": "An error", "content": {"application/json": {"schema": _ERROR}}}

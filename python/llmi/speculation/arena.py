@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -141,8 +142,6 @@ class ArenaReport(list[ArenaRow]):
         return figure
 
     def _repr_html_(self) -> str:
-        import html
-
         def cell(tried: int, accepted: int) -> str:
             rate = accepted / tried if tried else 0.0
             return f'<td style="background:hsl({120 * rate:.0f},70%,85%);color:#000">{rate:.2f}</td>' if tried else "<td></td>"

@@ -124,7 +124,7 @@ class DraftContext:
         on_thread = self._llm._engine.on_engine_thread()
         if self._asked and not on_thread:
             raise EngineBusyError("context.head runs on the thread that called the drafter, which waits for it: call it there")
-        from llmi.lab.model_rows import head
+        from llmi.lab.model_rows import head  # noqa: PLC0415 (loads NumPy)
 
         return head(self._llm, hidden, shortlist, in_drafter=self._asked and on_thread)
 
@@ -164,7 +164,7 @@ class DraftContext:
     def _law(self, source: TokenSequence | F32, path: Iterable[int]) -> tuple[list[int], F32, int]:
         """(tokens before, processed distribution, the token that the target's own noise draws from it)."""
 
-        from llmi.lab.sequence import TokenSequence  # which loads NumPy
+        from llmi.lab.sequence import TokenSequence  # noqa: PLC0415 (which loads NumPy)
 
         if isinstance(source, TokenSequence):
             token_ids, logits = source.token_ids.tolist(), source.logits
@@ -196,7 +196,7 @@ class DraftContext:
 
 def _whole_row(source: Source, vocab_size: int) -> TokenSequence | F32:
     """One row of either form that `head` gives, as logits [vocab_size]; -inf outside a shortlist. All else as it is."""
-    from llmi.lab.sequence import TokenSequence
+    from llmi.lab.sequence import TokenSequence  # noqa: PLC0415 (loads NumPy)
 
     if isinstance(source, TokenSequence):
         return source

@@ -21,7 +21,7 @@ def as_drafter(entry: object) -> Drafter:
 
 def _by_name(name: str) -> Drafter:
     """A drafter that a package registered under the entry point group llmi.drafters: a class or function without arguments."""
-    from importlib.metadata import entry_points
+    from importlib.metadata import entry_points  # noqa: PLC0415 (10 ms that a program without such a name does not pay)
 
     if name == "prompt_lookup":
         return PromptLookup()

@@ -150,7 +150,7 @@ def _hidden_layers(drafter: Drafter, num_layers: int) -> list[int]:
     """The layers of its `capture`, counted from the embedding's output."""
     if drafter.capture is None:
         return []
-    from llmi.lab.capture import Capture, capture_layers
+    from llmi.lab.capture import Capture, capture_layers  # noqa: PLC0415 (loads NumPy)
 
     if not isinstance(drafter.capture, Capture):
         raise InvalidParamsError(f"{type(drafter).__name__}.capture must be None or a Capture, not {show(drafter.capture)}", "capture")

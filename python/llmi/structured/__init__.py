@@ -29,12 +29,12 @@ def constraint_of(
     Raises InvalidParamsError for a grammar that cannot be enforced, MissingExtraError without the library, GrammarTimeoutError.
     """
     if is_character_parser(value):
-        from llmi.structured.character_parser import CharacterParserConstraint
+        from llmi.structured.character_parser import CharacterParserConstraint  # noqa: PLC0415 (loads grammars)
 
         return CharacterParserConstraint(value, tokenizer)
     if not isinstance(value, StructuredOutputsParams):
         return cast("Constraint[Any] | None", value)
-    from llmi.structured.constraint import grammar_constraint
+    from llmi.structured.constraint import grammar_constraint  # noqa: PLC0415 (loads grammars)
 
     prelude = prelude_of(tokenizer, prompt()) if value.after_thinking else ""
     return grammar_constraint(value, tokenizer, prelude, deadline=deadline)

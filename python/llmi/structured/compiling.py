@@ -70,7 +70,7 @@ class Compilations(Generic[T]):
             self._leave(key, work)
 
     def _join(self, key: Hashable, make: Callable[[], T]) -> _Work[T]:
-        from concurrent.futures import Future  # it imports logging, which a program without a server need not have
+        from concurrent.futures import Future  # noqa: PLC0415 (it imports logging, which a program without a server need not have)
 
         with self._lock:
             work = self._work.get(key)

@@ -29,7 +29,7 @@ def try_out(grammar: str, num_tokens: int, special: Mapping[str, int], limits: L
     """Compiles a grammar of the library in a process of its own. Raises InvalidParamsError if it takes too much, NeedsLongerError for that
     of a first trial. num_tokens, special: of the vocabulary.
     """
-    from llmi.chat.process import Ended, Renderer, kept  # a call without a grammar does without
+    from llmi.chat.process import Ended, Renderer, kept  # noqa: PLC0415 (a call without a grammar does without)
 
     try:
         process = _free.pop()

@@ -13,6 +13,8 @@ from llmi.speculation.verification import Verification
 from llmi.testing.draws import assert_same_distribution
 from llmi.testing.exact import exact_distribution
 from llmi.testing.rules import assert_exact_verification
+from llmi.testing.tiny import tiny_model
+from llmi.testing.tokens import assert_same_tokens
 from llmi.text.prompts import Prompt
 
 #: The samplers of assert_lossless; each is tested with every batch size.
@@ -53,10 +55,6 @@ def assert_lossless(
     num_tokens : int
         The least number of tokens that are compared (coupled); twenty times as many are drawn (rejection).
     """
-    from llmi.llm import LLM
-    from llmi.testing.tiny import tiny_model
-    from llmi.testing.tokens import assert_same_tokens
-
     config = parse_speculation(speculation)
     assert config is not None, "speculation is off"
     owned = llm is None

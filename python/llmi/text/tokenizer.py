@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import threading
@@ -85,7 +86,7 @@ class Tokenizer:
         if is_directory(self.path) and not is_there(self.path / "tokenizer.json"):
             self.path = layout.gguf_of(self.path) or self.path
         if is_directory(self.path) or self.path.suffix in (".json", ".model", ".tiktoken"):
-            from llmi.text import tokenizer_directory  # not before a first token of a GGUF
+            from llmi.text import tokenizer_directory  # noqa: PLC0415 (not before a first token of a GGUF)
 
             self._take(tokenizer_directory.load(self.path, overrides))
         else:
@@ -444,8 +445,6 @@ class DecodeStream:
     """Tokens to text one at a time; half a character is held until it is whole. A space in front is the text's own, as behind a prompt."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        import codecs
-
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
