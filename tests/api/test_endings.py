@@ -166,14 +166,33 @@ def test_what_a_progress_bar_raises_ends_the_call(llm: LLM, monkeypatch: pytest.
     assert is_idle(llm)
 
 
-def test_signals_that_come_again_and_again_do_not_tear_the_end(llm: LLM) -> None:
-    hooks = {"stopping_criteria": [lambda context: time.sleep(0.05)]}
-    for error in (KeyboardInterrupt(), TimeoutError()):
+def test_one_ctrl_c_ends_one_call_and_keeps_what_is_finished(llm: LLM) -> None:
+    expected = llm.generate([5], SHORT)[0].token_ids
+    other = llm.stream([6], max_tokens=60, ignore_eos=True)
+    beside = SamplingParams(**HELD)
+    raised = rung(KeyboardInterrupt(), lambda: llm.generate([[5], [1]], [SHORT, beside]), has_stepped(llm, 12))
+    assert isinstance(raised, GenerationInterrupted) and llm.last_outputs is raised.outputs
+    done, cut = (output.outputs[0] for output in raised.outputs)
+    assert (done.finish_reason, done.token_ids, cut.finish_reason) == ("length", expected, "abort")
+    assert sum(len(chunk.token_ids) for chunk in other) == 60, "another call goes on"
+
+
+@pytest.mark.parametrize("times", [2, 3])
+@pytest.mark.parametrize("hook", ["slow", "never returns", "swallows it"])
+def test_a_second_ctrl_c_ends_the_wait_and_leaves_the_engine_usable(llm: LLM, hook: str, times: int) -> None:
+    expected = llm.generate([5], SHORT)
+    hooks = {"slow": lambda context: time.sleep(0.3), "never returns": spin, "swallows it": swallow}
+    for error in (KeyboardInterrupt(), TimeoutError("alarm")):
+        RUNNING.clear()
         llm.last_outputs = llmi.Outputs()
-        raised = rung(error, lambda: llm.generate([[1], [2]], **LONG, **hooks), has_stepped(llm, 2), times=8)
-        assert is_idle(llm) and isinstance(raised, type(error))
-        outputs = raised.outputs if isinstance(raised, GenerationInterrupted) else llm.last_outputs
-        assert [output.outputs[0].finish_reason for output in outputs] == ["abort", "abort"], "seen out to their end"
+        when = has_stepped(llm, 2) if hook == "slow" else RUNNING.is_set
+        raised = rung(error, lambda: llm.generate([[1], [2]], **LONG, stopping_criteria=[hooks[hook]]), when, times=times)
+        assert isinstance(raised, type(error))
+        if times == 2 and isinstance(error, KeyboardInterrupt):  # a third one may come while the results are kept
+            assert isinstance(raised, GenerationInterrupted) and llm.last_outputs is raised.outputs
+            assert len(raised.outputs) == 2
+        assert llm.generate([5], SHORT) == expected
+        wait_until(lambda: is_idle(llm), "the requests end without their caller")
 
 
 @pytest.mark.parametrize("call", ["extend", "logits", "cost_curve", "reset_prefix_cache", "memory_report", "get_metrics"])

@@ -582,12 +582,19 @@ ENDINGS: list[Mutant] = [
     planted(
         "any_exception_ends_a_call",
         "python/llmi",
-        "_end",
-        "self._call.abort_and_wait(",
-        "interrupted and self._call.abort_and_wait(",
+        "__exit__",
+        "isinstance(error, GenerationInterrupted)",
+        "not isinstance(error, KeyboardInterrupt)",
         ENDINGS_TESTS,
     ),
-    planted("the_end_is_not_torn", "python/llmi", "until_whole", "tries = _MAX_TORN", "tries = 1", ENDINGS_TESTS),
+    planted(
+        "a_torn_end_goes_on",
+        "python/llmi",
+        "__exit__",
+        "if self._call.pending:",
+        "if False:",
+        ENDINGS_TESTS,
+    ),
     planted(
         "waits_for_a_step_see_signals",
         "csrc/engine",

@@ -18,8 +18,6 @@ from llmi.requests.submission import Submission
 
 _WAIT_S = 0.1  # how often Python looks for Ctrl-C while the engine works
 _CANCEL_S = 60.0  # how long to wait for requests that were aborted: their hook may be blocked in C code
-_INSIST_S = 5.0  # after this time another Ctrl-C ends that wait
-_MAX_TORN = 100  # exceptions while a call ends, before that is given up
 
 
 class Call:
@@ -142,12 +140,12 @@ class Call:
         if self.pending:
             self.engine.abort(sorted(self.pending))
 
-    def abort_and_wait(self, wait_s: float = _CANCEL_S) -> None:
+    def abort_and_wait(self) -> None:
         """Ends what still runs; the engine answers between two steps. A hook that does not return gets KeyboardInterrupt."""
         start = time.monotonic()
         self._forget_unsubmitted()
         self.abort()
-        while self.pending and (waited := time.monotonic() - start) < wait_s:
+        while self.pending and (waited := time.monotonic() - start) < _CANCEL_S:
             if waited > _WAIT_S:
                 self.engine.interrupt_hook(sorted(self.pending))
             try:
@@ -183,13 +181,13 @@ class Ending:
     """The one place that says how a wait ends early: whatever exception ends it (Ctrl-C, a signal handler's, a progress bar's,
     SystemExit, MemoryError) ends the call's requests: their caller has given up.
 
-    Ctrl-C leaves as GenerationInterrupted with the partial results; any other exception as it is. `keep` gets the results.
+    Ctrl-C leaves as GenerationInterrupted with the partial results; any other exception as it is. `keep` gets the results. A second
+    exception ends the wait for the engine's answer: the results are those that had come.
     """
 
     def __init__(self, call: Call, keep: Callable[[Outputs], None] | None) -> None:
         self._call = call
         self._keep = keep
-        self._since: float | None = None  # when the first try of `_end` began
 
     def __enter__(self) -> None:
         pass
@@ -198,40 +196,14 @@ class Ending:
         if error is None or isinstance(error, GenerationInterrupted):
             return
         interrupted = isinstance(error, KeyboardInterrupt)
-        outputs = until_whole(lambda: self._end(interrupted))
-        if interrupted and outputs is not None:
-            raise GenerationInterrupted(outputs) from None
-
-    def _end(self, interrupted: bool) -> Outputs | None:
-        """Ends everything and keeps the results, where there are any. May be called again."""
-        torn, now = self._since is not None, time.monotonic()
-        self._since = now if self._since is None else self._since
-        waited = now - self._since
-        self._call.abort_and_wait(0.0 if torn and waited > _INSIST_S else max(0.0, _CANCEL_S - waited))
-        if not interrupted and not self._call.begun:
-            return None
-        outputs = self._call.outputs()
-        if self._keep is not None:
-            self._keep(outputs)
-        return outputs
-
-
-def until_whole(step: Callable[[], Outputs | None]) -> Outputs | None:
-    """`step()`, tried anew when an exception tears it, such as a second Ctrl-C: the first is on its way already. None if it never ends
-    whole.
-
-    Python runs signal handlers at calls and at jumps back. So the handlers here call nothing, and the outer loop is for a signal that comes
-    at the inner one's jump.
-    """
-    tries = _MAX_TORN
-    while tries > 0:
         try:
-            while tries > 0:
-                try:
-                    tries -= 1
-                    return step()
-                except BaseException:
-                    pass
-        except BaseException:
-            pass
-    return None
+            self._call.abort_and_wait()
+        finally:
+            self._call.abort()
+            outputs = self._call.outputs() if interrupted or self._call.begun else None
+            if self._call.pending:  # a second Ctrl-C has ended the wait; hooks that do not return are still interrupted
+                threading.Thread(target=self._call.abort_and_wait, name="llmi-ending", daemon=True).start()
+            if outputs is not None and self._keep is not None:
+                self._keep(outputs)
+            if interrupted and outputs is not None:
+                raise GenerationInterrupted(outputs) from None
