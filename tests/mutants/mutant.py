@@ -14,23 +14,25 @@ SUFFIXES = (".h", ".cc", ".cpp", ".cu", ".py")
 class Mutant:
     """In the block that `anchor` names, `old` becomes `new`; `tests` must then fail.
 
-    group: what `mutants.py --group` selects.
     within: a file of the repository, or a folder whose sources are all searched: files may move and be renamed inside it.
     anchor: a word of the line that opens the block, as a rule the name of a function, a class or a constant. The block is that line and
         the lines below it that are indented more.
     old: the code to replace. Spaces and line breaks in it match any others; `…` matches anything up to the end of the statement.
         It must match at one place in all blocks of that anchor.
     new: the code to put there, as it is; "" deletes.
-    tests: paths of the tests, with spaces between them.
+    tests: the files that find it, below tests/, with spaces between them.
     """
 
-    group: str
     name: str
     within: str
     anchor: str
     old: str
     new: str
     tests: str
+
+    def files(self) -> tuple[str, ...]:
+        """The tests' paths in the repository."""
+        return tuple(f"tests/{name}" for name in self.tests.split())
 
     def find(self, root: Path) -> tuple[Path, int, int]:
         """The file below `root`, and the positions where `old` begins and ends in its text; AssertionError unless there is one place."""

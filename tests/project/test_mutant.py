@@ -26,7 +26,7 @@ void Engine::After() { step_.Run(); }
 
 
 def planted(anchor: str, old: str, new: str, within: str = "csrc") -> Mutant:
-    return Mutant("kernels", "a bug", within, anchor, old, new, "tests/project/test_mutant.py")
+    return Mutant("a bug", within, anchor, old, new, "project/test_mutant.py")
 
 
 @pytest.fixture

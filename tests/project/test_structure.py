@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mutant import Mutant
-from mutants import MUTANTS
+from plant import MUTANTS
 from python_imports import Import, all_imports, circle_of, graph_of, imports_of, is_protocol, package_of, reached_from
 
 ROOT = Path(__file__).parents[2]
@@ -189,6 +189,11 @@ def test_circles_of_imports_are_found() -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_planted_bugs_still_fit(mutant: Mutant) -> None:
-    """mutants.py takes an hour: this says at once that a change has moved the place of one, or made it two."""
+    """plant.py takes long: this says at once that a change has moved the place of one, or made it two."""
     mutant.find(ROOT)
-    assert all((ROOT / path).is_file() for path in mutant.tests.split())
+    assert all((ROOT / path).is_file() for path in mutant.files())
+
+
+def test_each_subject_has_a_planted_bug() -> None:
+    subjects = {path.parts[-2] for path in (ROOT / "tests").glob("*/test_*.py")}
+    assert {name.split("/")[0] for mutant in MUTANTS for name in mutant.tests.split()} == subjects
