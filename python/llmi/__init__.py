@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
@@ -91,8 +91,6 @@ _PACKAGES = ("smc", "testing", "tools", "watermark")
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
-
     from llmi import smc as smc
     from llmi import testing as testing
     from llmi import tools as tools
@@ -205,36 +203,7 @@ class _Package(ModuleType):
                 vars(value)[member].__module__ = f"llmi.{path}" if path in _PACKAGES and member not in _HOME else "llmi"
 
 
-class _FormerModules:
-    """Finds the modules that classes and functions had before llmi had packages: pickles name those that are not public by their module."""
-
-    MODULES: ClassVar = {
-        "llmi._arena": "llmi.speculation.arena",
-        "llmi._doctor": "llmi.cli.doctor",
-        "llmi._errors": "llmi.errors",
-        "llmi._model_files": "llmi.models.files",
-        "llmi._options": "llmi.params.options",
-        "llmi._outputs": "llmi.outputs.memory",
-        "llmi._prompts": "llmi.text.prompts",
-        "llmi._testing_laws": "llmi.testing.random_drafter",
-    }
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if name not in self.MODULES:
-            return None
-        from importlib.machinery import ModuleSpec  # noqa: PLC0415 (a reload alone needs it)
-
-        return ModuleSpec(name, self)  # type: ignore[arg-type]  # a Loader by its methods
-
-    def create_module(self, spec: ModuleSpec) -> None:
-        return None
-
-    def exec_module(self, module: ModuleType) -> None:
-        sys.modules[module.__name__] = importlib.import_module(self.MODULES[module.__name__])
-
-
 sys.modules[__name__].__class__ = _Package
-sys.meta_path.append(_FormerModules())
 
 
 def __getattr__(name: str) -> Any:

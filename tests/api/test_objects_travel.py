@@ -21,7 +21,7 @@ import pytest
 import llmi
 from llmi import LLM, InvalidParamsError, Receipt, SamplingParams, SpeculativeConfig, UnsupportedCombinationError, testing
 from llmi.models.files import ModelDigest
-from pickled_objects import ERRORS, FOLDER, made_error, objects
+from pickled_objects import ERRORS, made_error, objects
 
 WAYS: list[Callable[[Any], Any]] = [
     *(lambda value, protocol=protocol: pickle.loads(pickle.dumps(value, protocol)) for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)),
@@ -189,24 +189,21 @@ def test_outputs_and_errors_cross_processes(llm: LLM) -> None:
     assert (caught.value.needed_bytes, caught.value.available_bytes, caught.value.advice) == (2, 1, "advice")
 
 
-# --- pickles that users have kept
+# --- all public classes
 
 
-def test_pickles_from_before_the_packages_load() -> None:
-    """Files of classes that were modules of one flat folder then, and hold classes of it that are not public."""
-    now = objects()
-    assert {path.stem for path in FOLDER.iterdir()} == now.keys()
-    for name, value in now.items():
-        loaded = pickle.loads((FOLDER / f"{name}.pickle").read_bytes())
-        assert everything(loaded) == everything(value), name
+def test_objects_of_public_classes_come_back_equal() -> None:
+    for name, value in objects().items():
+        for way in WAYS:
+            assert everything(way(value)) == everything(value), name
 
 
-def test_there_is_a_pickle_of_each_public_class() -> None:
+def test_there_is_an_object_of_each_public_class() -> None:
     """All but protocols, and what holds an engine or belongs to a running request."""
     stay = {"LLM", "AsyncLLM", "TextStream", "TokenSequence", "DraftModel", "DraftContext", "TokenContext", "VerifyContext"}
     public = {name: getattr(llmi, name) for name in llmi.__all__}
     classes = {name for name, value in public.items() if isinstance(value, type) and not getattr(value, "_is_protocol", False)}
-    assert classes - stay == {path.stem for path in FOLDER.iterdir()} & classes
+    assert classes - stay == objects().keys() & classes
 
 
 # --- errors

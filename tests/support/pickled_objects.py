@@ -1,14 +1,9 @@
-"""One object of each public class that can be pickled, made from fixed values. `python tests/support/pickled_objects.py` writes tests/data/pickles.
-
-The files were written before python/llmi became packages: tests/api/test_objects_travel.py loads them, so that a move breaks no pickle that a
-user has kept. A new public class gets a file of its own; files that exist are not written again.
-"""
+"""One object of each public class that can be pickled, made from fixed values."""
 
 from __future__ import annotations
 
 import inspect
 import math
-import pickle
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,8 +12,8 @@ import numpy as np
 
 import llmi
 from llmi import testing
+from llmi.outputs.trace import COLUMNS
 
-FOLDER = Path(__file__).parents[1] / "data" / "pickles"
 ERRORS = [value for value in (getattr(llmi, name) for name in llmi.__all__) if isinstance(value, type) and issubclass(value, BaseException)]
 
 
@@ -58,21 +53,7 @@ def made_error(kind: type[BaseException]) -> BaseException:
 
 def _trace() -> llmi.DecodeTrace:
     ids, floats = np.array([5, 7], np.int32), np.array([-0.5, -1.5], np.float32)
-    names = (
-        "step",
-        "position",
-        "depth",
-        "token_id",
-        "raw_logprob",
-        "processed_logprob",
-        "rank",
-        "num_kept",
-        "noise",
-        "draft_prob",
-        "accepted",
-        "time_s",
-    )
-    columns = {name: floats if "logprob" in name or name in ("noise", "draft_prob", "time_s") else ids for name in names}
+    columns = {name: floats if "logprob" in name or name in ("noise", "draft_prob", "time_s") else ids for name in COLUMNS}
     return llmi.DecodeTrace(columns, ["a", "b"], {"position": ids, "token_id": ids, "raw": floats}, ["c", "d"])
 
 
@@ -185,11 +166,3 @@ def objects() -> dict[str, Any]:
         _tokenizer(),
     ]
     return {type(value).__name__: value for value in [*plain, *map(made_error, ERRORS)]}
-
-
-if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
-    for name, value in objects().items():
-        path = FOLDER / f"{name}.pickle"
-        if not path.exists():
-            path.write_bytes(pickle.dumps(value))

@@ -30,15 +30,6 @@ class Record:
     __hash__ = None  # type: ignore[assignment]
 
 
-def restore(record: DataclassInstance, state: list[Any] | tuple[None, dict[str, Any]]) -> None:
-    """Sets the fields of a record from its pickled state; those that an older version's objects lack get their defaults."""
-    fields = dataclasses.fields(record)
-    given = state[1] if isinstance(state, tuple) else dict(zip((field.name for field in fields), state, strict=False))
-    for field in fields:
-        made = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        setattr(record, field.name, given.get(field.name, made))
-
-
 @functools.cache
 def _compared(kind: type[DataclassInstance]) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(kind) if field.compare)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
-from llmi.base.travel import Record, restore
+from llmi.base.travel import Record
 from llmi.errors import LlmiError
 from llmi.outputs.completion import FinishReason, Logprob, short
 from llmi.outputs.results import RequestOutput
@@ -34,10 +33,6 @@ class BeamSearchOutput(Record):
 
     sequences: list[BeamSearchSequence]
     error: LlmiError | None = None
-
-    def __setstate__(self, state: list[Any] | tuple[None, dict[str, Any]]) -> None:
-        """Results that were pickled before they had an error have none."""
-        restore(self, state)
 
     @classmethod
     def of(cls, output: RequestOutput) -> BeamSearchOutput:

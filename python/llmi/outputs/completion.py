@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, Literal
 
-from llmi.base.travel import Record, restore
+from llmi.base.travel import Record
 from llmi.outputs.speculation import SpecDecodeMetrics
 from llmi.tools.calls import ToolCall
 
@@ -64,10 +64,6 @@ class RequestMetrics(Record):
     detokenize_time_s: float = math.nan
     constraint_time_s: float = math.nan
 
-    def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
-        """An older version's objects have no parts."""
-        restore(self, state)
-
 
 @dataclasses.dataclass(slots=True, eq=False)
 class CompletionOutput(Record):
@@ -97,10 +93,6 @@ class CompletionOutput(Record):
     content: str | None = None
     reasoning: str | None = None
     tool_calls: list[ToolCall] = dataclasses.field(default_factory=list)
-
-    def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
-        """Fields that an older version's objects lack get their defaults."""
-        restore(self, state)
 
     def as_message(self) -> dict[str, Any]:
         """An answer of chat() as the next message of the chat: content, reasoning_content and tool_calls."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from llmi import _core
-from llmi.base.travel import Record, restore
+from llmi.base.travel import Record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,10 +53,6 @@ class MemoryReport(Record):
     sequences: list[SequenceBlocks] = dataclasses.field(default_factory=list)
     drafter_bytes: int = 0
     draft_kv_bytes: int = 0
-
-    def __setstate__(self, state: list[Any] | tuple[None, dict[str, Any]]) -> None:
-        """Reports that were pickled before they counted drafters have no such field."""
-        restore(self, state)
 
     def __repr__(self) -> str:
         used = self.num_blocks - self.num_free_blocks

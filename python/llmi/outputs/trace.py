@@ -35,7 +35,7 @@ COLUMNS = (
     "forbidden_mass",
     "mask_kl",
 )
-_MASK_COLUMNS = ("forbidden_mass", "mask_kl")  # which an older version's traces lack
+_MASK_COLUMNS = ("forbidden_mass", "mask_kl")
 
 
 CANDIDATE_COLUMNS = ("position", "token_id", "raw", "masked", "penalised", "processed", "tempered", "drawn", "kept", "noise", "chosen")
@@ -62,16 +62,11 @@ class DecodeTrace(Alike):
         candidate_tokens: list[str],
         masks: NDArray[Any] | None = None,
     ) -> None:
-        self._columns = _with_mask_cost(columns)
+        self._columns = columns
         self._masks = np.zeros((0, 3), np.int64) if masks is None else masks  # position, tokens allowed, whether the token was one
         self.tokens = tokens
-        self._candidates = _with_drawn(candidates)
+        self._candidates = candidates
         self._candidate_tokens = candidate_tokens
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """An older version's traces have no masks, and their candidates no `drawn`."""
-        self.__dict__.update({"_masks": np.zeros((0, 3), np.int64), **state, "_candidates": _with_drawn(state["_candidates"])})
-        self._columns = _with_mask_cost(self._columns)
 
     def __len__(self) -> int:
         return len(self._columns["step"])
@@ -100,10 +95,9 @@ class DecodeTrace(Alike):
         """Reads what `save` wrote. Raises InvalidParamsError if it is no trace."""
         try:
             with np.load(path, allow_pickle=False) as data:
-                columns = {name: data[name] for name in COLUMNS if name not in _MASK_COLUMNS or name in data}
-                candidates = {name: data[f"candidate_{name}"] for name in CANDIDATE_COLUMNS if name != "drawn" or "candidate_drawn" in data}
-                masks = data.get("masks")
-                return cls(columns, _unhex(data["tokens"]), candidates, _unhex(data["candidate_tokens"]), masks)
+                columns = {name: data[name] for name in COLUMNS}
+                candidates = {name: data[f"candidate_{name}"] for name in CANDIDATE_COLUMNS}
+                return cls(columns, _unhex(data["tokens"]), candidates, _unhex(data["candidate_tokens"]), data["masks"])
         except (OSError, ValueError, KeyError) as error:
             raise InvalidParamsError(f"{path}: not a trace ({error})", "path") from None
 
@@ -185,11 +179,6 @@ class DecodeTrace(Alike):
         return f"<div>{''.join(spans)}</div><small>{html.escape(repr(self))}</small>"
 
 
-def _with_mask_cost(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Rows of an older version do not know it."""
-    return {**{name: np.full(len(columns["step"]), np.nan) for name in _MASK_COLUMNS}, **columns}
-
-
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class MaskCost(Record):
     """The cost of masks to the model's distribution, by position of the output.
@@ -221,14 +210,6 @@ class MaskCost(Record):
         )
 
 
-def _with_drawn(candidates: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Candidates of an older version get `drawn` from the logits that it took for it."""
-    if "drawn" in candidates or "tempered" not in candidates:
-        return candidates
-    cut = np.float32(-np.inf)
-    return {**candidates, "drawn": np.where(candidates["kept"] == 1, candidates["tempered"], cut)}
-
-
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class TraceDifference(Record):
     """The first difference of two traces: the output position, both tokens (None past an end), and the log-probability gaps."""
@@ -256,10 +237,6 @@ class TokenExplanation(Alike):
         self.is_allowed: bool | None = None if mask is None else mask[1]
         self._columns = columns
         self.tokens = tokens
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """An older version's explanations have no mask."""
-        self.__dict__.update({"num_allowed": None, "is_allowed": None, **state})
 
     def to_dict(self) -> dict[str, NDArray[Any]]:
         """Columns by name."""
