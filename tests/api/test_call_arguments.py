@@ -105,6 +105,7 @@ def test_engine_arguments_of_other_engines(name: str) -> None:
             LLM("no-such-model", **{name: "a value that nobody has"})
 
 
+@pytest.mark.parity
 def test_every_name_of_the_others_is_decided() -> None:
     """All fields of transformers' GenerationConfig and vLLM's SamplingParams are honoured, inert or refused by name."""
     known = {*FIELDS, *ALIASES, *CALL_FOREIGN, "do_sample", "streamer", "suppress_tokens", "sequence_bias"}
@@ -114,7 +115,8 @@ def test_every_name_of_the_others_is_decided() -> None:
         "bad_words skip_reading_prefix_cache thinking_token_budget repetition_detection watermarking trace_decode_token_ids lora_request tokenization_kwargs mm_processor_kwargs best_of guided_decoding"
     )
     assert set(vllm.split()) <= known
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     fields = {name for name in vars(transformers.GenerationConfig()) if not name.startswith("_")} - {"transformers_version"}
     calls = {
         "generation_config",
@@ -196,8 +198,10 @@ def test_hugging_face_names_everywhere(llm: LLM, how: str) -> None:
         assert params.replace(top_p=1.0) == SamplingParams(**ours), "values are in their plain form at submission"
 
 
+@pytest.mark.parity
 def test_a_generation_config_as_keywords(llm: LLM) -> None:
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     config = transformers.GenerationConfig(max_new_tokens=2, do_sample=False, repetition_penalty=1.5, num_beams=1)
     ours = llm.generate([5], max_tokens=2, temperature=0, repetition_penalty=1.5)
     assert llm.generate([5], **config.to_dict()) == ours, "what the error for generation_config= advises"
@@ -308,6 +312,7 @@ def test_what_is_read_once_is_there_for_each_prompt(llm: LLM) -> None:
     assert sorted(seen) == [(5,)] * 5 + [(6,)] * 5
 
 
+@pytest.mark.parity
 def test_a_streamer_takes_one_prompt(llm: LLM) -> None:
     class Streamer:
         def __init__(self) -> None:
@@ -319,7 +324,6 @@ def test_a_streamer_takes_one_prompt(llm: LLM) -> None:
         def end(self) -> None:
             self.ids.append(-1)
 
-    pytest.importorskip("torch")
     streamer = Streamer()
     output = llm.generate([5, 6], GREEDY.replace(streamer=streamer))[0]
     assert streamer.ids == [5, 6, *output.token_ids, -1]
@@ -453,7 +457,13 @@ def test_prompts_of_many_kinds(llm: LLM) -> None:
         {1: "abc", 2: "abc"}.values(),
     ):
         assert [tokenize(prompt, llm.tokenizer)[1] for prompt in as_list(several)] == [ids, ids]
-    torch = pytest.importorskip("torch")
+
+
+@pytest.mark.parity
+def test_prompts_of_torch(llm: LLM) -> None:
+    import torch
+
+    ids = llm.tokenizer.encode("abc")
     assert [tokenize(prompt, llm.tokenizer)[1] for prompt in as_list(torch.tensor([ids, ids]))] == [ids, ids]
     assert as_list(torch.tensor(ids)) == [pytest.approx(ids)] or tokenize(as_list(torch.tensor(ids))[0], llm.tokenizer)[1] == ids
 

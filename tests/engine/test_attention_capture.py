@@ -34,9 +34,11 @@ def whole(llm: LLM, tokens: list[int]) -> dict[int, Any]:
     return sequence.attention
 
 
+@pytest.mark.parity
 def test_transformers_has_the_same(llm: LLM, path: Path) -> None:
-    torch = pytest.importorskip("torch", reason="the extra `parity` brings torch")
-    transformers = pytest.importorskip("transformers", reason="the extra `parity` brings transformers")
+    import torch
+    import transformers
+
     model = transformers.AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager", dtype=torch.float32)
     with torch.no_grad():
         expected = model(torch.tensor([TOKENS]), output_attentions=True).attentions

@@ -111,8 +111,9 @@ def test_nan_is_caught(tiny_path: Callable[..., Path]) -> None:
 # --- transformers' streamers
 
 
+@pytest.mark.parity
 def test_streamers_of_transformers(tiny: LLM) -> None:
-    transformers = pytest.importorskip("transformers")
+    import transformers
 
     class Recorder(transformers.generation.streamers.BaseStreamer):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -141,10 +142,11 @@ def test_streamers_of_transformers(tiny: LLM) -> None:
         tiny.generate([1], n=2, stopping_criteria=[Recorder()])
 
 
+@pytest.mark.parity
 def test_the_last_token_is_seen_as_in_transformers(tiny: LLM, tiny_path: Callable[..., Path]) -> None:
     """Streamers and criteria see each token once, the one that ends the text too: end-of-text, a stop, or the last of max_tokens."""
-    transformers = pytest.importorskip("transformers")
-    torch = pytest.importorskip("torch")
+    import torch
+    import transformers
 
     class Recorder(transformers.generation.streamers.BaseStreamer):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -223,8 +225,9 @@ def test_beams_show_their_last_token_to_criteria(tiny: LLM) -> None:
     assert all(out.token_ids in seen for out in outputs)
 
 
+@pytest.mark.parity
 def test_text_streamer_prints_the_text(tiny: LLM, capsys: pytest.CaptureFixture[str]) -> None:
-    transformers = pytest.importorskip("transformers")
+    import transformers
 
     class Decoder:
         def decode(self, ids: int | list[int], **kwargs: Any) -> str:

@@ -207,9 +207,10 @@ def test_drafters_by_name(tiny: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
         SpeculativeConfig("yours")
 
 
+@pytest.mark.parity
 def test_transformers_hooks(tiny: LLM) -> None:
-    transformers = pytest.importorskip("transformers", reason="the extra `parity` brings transformers")
     import torch
+    import transformers
 
     class Ban(transformers.LogitsProcessor):  # type: ignore[misc,name-defined]
         def __call__(self, input_ids: Any, scores: Any) -> Any:
@@ -230,6 +231,7 @@ def test_transformers_hooks(tiny: LLM) -> None:
     assert tiny.generate([PROMPTS[0]], params, speculative_config=llmi.PromptLookup())[0] == out
 
 
+@pytest.mark.slow
 def test_plots(tiny: LLM) -> None:
     matplotlib = pytest.importorskip("matplotlib", reason="the extra `plot` brings matplotlib")
     matplotlib.use("Agg")

@@ -572,6 +572,7 @@ def test_steering_is_that_of_generate(llm: LLM) -> None:
             assert list(out.law()) == [tuple(token_ids)]
 
 
+@pytest.mark.slow
 def test_plot(llm: LLM) -> None:
     pytest.importorskip("matplotlib", reason="the extra `plot` brings matplotlib").use("agg")
     out = GUIDED.run(llm, PROMPT, max_tokens=5, seed=2, temperature=3.0)

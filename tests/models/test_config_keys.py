@@ -119,7 +119,6 @@ def distance(a: Array, b: Array) -> float:
 
 @pytest.fixture(scope="module")
 def reference() -> Reference:
-    pytest.importorskip("transformers")
     return Reference()
 
 

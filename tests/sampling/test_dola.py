@@ -130,10 +130,12 @@ def test_the_first_of_equal_layers_and_bad_rows(cpu_table: str) -> None:
         assert T.argmax(cpu_table, row) == -1  # which the engine refuses
 
 
+@pytest.mark.parity
 @needs_testing
 def test_transformers_code() -> None:
     """Its functions of version 4.52.4, written out: softmax, F.kl_div with the mean over the vocabulary, and the filter."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     functional = torch.nn.functional
     rng = np.random.default_rng(2)
     for seed in range(20):

@@ -55,12 +55,14 @@ def test_the_rows_rule(cpu_table: str, size: int) -> None:
     assert np.isnan(T.guide(cpu_table, c, u, 2.0)).all()
 
 
+@pytest.mark.parity
 @needs_testing
 @pytest.mark.parametrize("negative", [None, [7, 3, 9]])
 def test_transformers_rule(negative: list[int] | None) -> None:
     """Its processor gives the same rows, and begins its second sequence as llmi does: with the prompt's last token if none is given."""
-    torch = pytest.importorskip("torch")
-    process = pytest.importorskip("transformers").generation.logits_process
+    import torch
+    from transformers.generation import logits_process as process
+
     rows = np.random.default_rng(0).normal(0, 4, (2, 300)).astype(np.float32)
     seen: list[Any] = []
 

@@ -238,7 +238,8 @@ def test_the_core_refuses_an_order_that_lacks_a_step() -> None:
 
 def warpers() -> dict[str, tuple[Callable[[float], Any], list[float]]]:
     """By name: transformers' class, and values to try."""
-    process = pytest.importorskip("transformers").generation.logits_process
+    from transformers.generation import logits_process as process
+
     return {
         "typical_p": (process.TypicalLogitsWarper, [0.2, 0.9]),
         "epsilon_cutoff": (process.EpsilonLogitsWarper, [3e-4, 0.1]),
@@ -265,9 +266,11 @@ def borders(name: str, row: Array, value: float) -> Array:
     return distance
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("name", ["typical_p", "epsilon_cutoff", "eta_cutoff", "top_h"])
 def test_kept_sets_equal_those_of_transformers(name: str) -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     make, tried = warpers()[name]
     compared = 0
     for seed in range(60):
@@ -286,9 +289,11 @@ def test_kept_sets_equal_those_of_transformers(name: str) -> None:
     assert compared > 60
 
 
+@pytest.mark.parity
 def test_repeated_ngrams_equal_those_of_transformers() -> None:
-    torch = pytest.importorskip("torch")
-    process = pytest.importorskip("transformers").generation.logits_process
+    import torch
+    from transformers.generation import logits_process as process
+
     for seed in range(50):
         rng = np.random.default_rng(seed)
         history, size = rng.integers(0, 4, size=int(rng.integers(1, 30))).tolist(), 1 + seed % 4

@@ -84,8 +84,10 @@ def rows(count: int, size: int = VOCAB) -> Any:
 # --- torch's shuffle
 
 
+@pytest.mark.parity
 def test_the_shuffle_is_that_of_torch() -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     for seed, size in itertools.product((0, 1, 15485863 * 77, 2**40 + 3, 2**64 - 5), (2, 3, 257, 5000)):
         order = torch.randperm(size, generator=torch.Generator().manual_seed(seed)).numpy()
         assert (permutation(seed, size) == order).all()
@@ -118,10 +120,12 @@ def test_one_value_goes_the_way_of_all() -> None:
 # --- green lists
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize(("scheme", "width"), SCHEMES)
 def test_green_lists_are_those_of_transformers(scheme: str, width: int) -> None:
-    torch = pytest.importorskip("torch")
-    process = pytest.importorskip("transformers").generation.logits_process
+    import torch
+    from transformers.generation import logits_process as process
+
     mine = KGW(VOCAB, seeding_scheme=scheme, context_width=width)
     theirs = process.WatermarkLogitsProcessor(VOCAB, "cpu", seeding_scheme=scheme, context_width=width)
     changed = 0
@@ -134,10 +138,12 @@ def test_green_lists_are_those_of_transformers(scheme: str, width: int) -> None:
     assert changed > 50
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize(("scheme", "width"), SCHEMES)
 def test_detection_counts_as_transformers_does(scheme: str, width: int) -> None:
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
+    import torch
+    import transformers
+
     config = transformers.WatermarkingConfig(seeding_scheme=scheme, context_width=width)
     model = SimpleNamespace(vocab_size=VOCAB, bos_token_id=-1, is_encoder_decoder=False)
     detector = transformers.WatermarkDetector(model, "cpu", config, ignore_repeated_ngrams=True)
@@ -179,15 +185,18 @@ def test_short_sequences_are_left_as_they_are() -> None:
 
 
 def synthid_of_transformers(history: int, skip: bool) -> Any:
-    torch = pytest.importorskip("torch")
-    process = pytest.importorskip("transformers").generation.logits_process
+    import torch
+    from transformers.generation import logits_process as process
+
     return process.SynthIDTextWatermarkLogitsProcessor(5, list(KEYS), 2**16, 0, history, torch.device("cpu"), skip_first_ngram_calls=skip)
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize(("history", "skip"), [(1024, False), (5, True), (3, False), (12, True)])
 def test_tournaments_are_those_of_transformers(history: int, skip: bool) -> None:
     """On rows of float64, on which transformers' own rounding is small. Tokens from {0, 1}: contexts repeat, and the zeros before them."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     theirs = synthid_of_transformers(history, skip)
     mine = SynthID(KEYS, context_history_size=history, skip_first_ngram_calls=skip)
     ids, left = [3, 4, 5], 0
@@ -202,8 +211,10 @@ def test_tournaments_are_those_of_transformers(history: int, skip: bool) -> None
     assert 3 < left < 35
 
 
+@pytest.mark.parity
 def test_g_values_are_those_of_transformers() -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     theirs = synthid_of_transformers(1024, False)
     ids = np.random.default_rng(1).integers(0, 3, 90)
     unseen = theirs.compute_context_repetition_mask(torch.from_numpy(ids)[None])[0].numpy().astype(bool)

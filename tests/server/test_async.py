@@ -162,6 +162,7 @@ def test_a_reader_that_stops_reading_harms_nobody(llm: LLM) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_soak() -> None:
     report = asyncio.run(soak(1500, seed=1))
     print(report)

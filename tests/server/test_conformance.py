@@ -28,6 +28,9 @@ from llmi.testing.tiny import tiny_model
 from test_server_tools import TEMPLATE
 from waiting import HANG_S
 
+pytestmark = pytest.mark.slow
+
+
 #: What llmi's server offers.
 OFFERED = ("core", "stream", "errors", "limits", "structured", "tools", "determinism", "anthropic", "responses")
 # A reader that leaves, and half a request, are seen by time alone: with this bound a server that stands still is found quickly.

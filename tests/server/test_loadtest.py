@@ -286,6 +286,7 @@ def test_an_unknown_time_per_token_keeps_no_bound() -> None:
     assert one["good_share"] == 1.0, "one token has no time per token after it"
 
 
+@pytest.mark.slow
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dataset = tmp_path / "data.jsonl"
     dataset.write_text('{"prompt": "one"}\n{"messages": [{"role": "user", "content": "two"}], "max_tokens": 2}\n')
@@ -328,6 +329,7 @@ def test_goodput_without_bounds_is_reading_speed() -> None:
         assert summarize(settings, exchanges, 0.0)["request_goodput"] is None
 
 
+@pytest.mark.slow
 def test_a_sweep_is_one_load_test_for_each_concurrency(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     output, picture = tmp_path / "sweep.json", tmp_path / "sweep.svg"

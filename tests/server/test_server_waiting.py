@@ -275,6 +275,7 @@ def test_the_command_serves_by_priority(tiny_path: Callable[..., Path]) -> None:
     assert order == ["urgent", "low 1", "low 2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True], ids=["unstreamed", "streamed"])
 @pytest.mark.parametrize("end", ["a deadline", "no reader"])
 def test_requests_that_end_early_are_paid_for(llm: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bool, end: str) -> None:

@@ -20,6 +20,8 @@ from llmi.testing.soak.drains import drain_cycles
 from llmi.testing.soak.faults import FAULTS
 from llmi.testing.soak.wire import Answer, Connection, CutError
 
+pytestmark = pytest.mark.slow
+
 
 def arguments(**changed: Any) -> argparse.Namespace:
     found = command._parser().parse_args([])

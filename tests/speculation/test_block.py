@@ -109,7 +109,7 @@ def test_block_verification_never_accepts_less_in_the_mean() -> None:
 # --- end to end
 
 
-@pytest.mark.parametrize("name", ["model", "fixed", "points"])
+@pytest.mark.parametrize("name", [pytest.param("model", marks=pytest.mark.slow), "fixed", "points"])
 def test_block_draws_follow_the_exact_law(small: LLM, weak: LLM, name: str) -> None:
     drafter: Any = {"model": llmi.DraftModel(weak), "fixed": Fixed(), "points": lambda context: [3, 5][: context.num_speculative_tokens]}[
         name
@@ -183,6 +183,7 @@ class RejectionAsJudge(llmi.Verification):
         return list(range(len(draft))), context.draw(context.target_probs(len(draft)), len(draft))
 
 
+@pytest.mark.slow
 def test_a_judge_may_be_exact(small: LLM, weak: LLM) -> None:
     assert_lossless(SpeculativeConfig(llmi.DraftModel(weak), 2, RejectionAsJudge()), small, num_tokens=400)
 

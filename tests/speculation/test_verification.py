@@ -141,7 +141,12 @@ class Fixed(Drafter):
         return Draft(first + second, None, rows + more)
 
 
-@pytest.mark.parametrize("name", ["model", "trees", "fixed", "points", "lookup", "typical_off"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("model", marks=SLOW), "trees", "fixed", "points", "lookup", pytest.param("typical_off", marks=SLOW)]
+)
 def test_draws_follow_the_exact_law(small: LLM, weak: LLM, name: str) -> None:
     assert_lossless(configurations(weak)[name], small, num_tokens=SIZES.get(name, 1000))
 

@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import re
 
-import outlines.types as terms
 import pytest
-from lmformatenforcer import CharacterLevelParser, JsonSchemaParser, RegexParser, SequenceParser, StringParser, UnionParser
-from outlines.types.dsl import Term, either
 from pydantic import BaseModel
 
 import llmi
 from llmi import LLM, InvalidParamsError, StructuredOutputsParams
+
+pytest.importorskip("outlines", reason="the extra `outlines` brings outlines")
+pytest.importorskip("lmformatenforcer", reason="the extra `lm-format-enforcer` brings lm-format-enforcer")
+
+import outlines.types as terms
+from lmformatenforcer import CharacterLevelParser, JsonSchemaParser, RegexParser, SequenceParser, StringParser, UnionParser
+from outlines.types.dsl import Term, either
+
+pytestmark = pytest.mark.slow
 
 SCHEMA = {
     "type": "object",
