@@ -25,9 +25,9 @@ import pytest
 from llmi import LLM, AsyncLLM
 from llmi.server.limits import Limits
 from llmi.server.settings import ServerSettings
-from llmi.testing.soak.rounds import Running
-from llmi.testing.soak.wire import Answer, ask
 from server_client import tiny_llm
+from soak.rounds import Running
+from soak.wire import Answer, ask
 from waiting import HANG_S, wait_until
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"

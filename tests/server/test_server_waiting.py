@@ -23,9 +23,9 @@ from llmi.server import event_stream
 from llmi.server.keys import Caller
 from llmi.server.limits import LIMITS, Limits
 from llmi.server.settings import ServerSettings
-from llmi.testing.soak.rounds import Running
-from llmi.testing.soak.wire import Connection, ask, request_bytes
 from server_client import tiny_llm
+from soak.rounds import Running
+from soak.wire import Connection, ask, request_bytes
 from waiting import HANG_S, wait_until
 
 COMPLETIONS = "/v1/completions"

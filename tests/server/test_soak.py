@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from llmi import LLM
-from llmi.testing.soak import __main__ as command
-from llmi.testing.soak.bodies import ask_bodies, problem_of
-from llmi.testing.soak.cases import COMPLETIONS, Case, Told, make_cases
-from llmi.testing.soak.drains import drain_cycles
-from llmi.testing.soak.faults import FAULTS
-from llmi.testing.soak.wire import Answer, Connection, CutError
+from soak import __main__ as command
+from soak.bodies import ask_bodies, problem_of
+from soak.cases import COMPLETIONS, Case, Told, make_cases
+from soak.drains import drain_cycles
+from soak.faults import FAULTS
+from soak.wire import Answer, Connection, CutError
 
 pytestmark = pytest.mark.slow
 

@@ -15,8 +15,8 @@ from typing import Any
 from llmi import LLM, AsyncLLM
 from llmi.server.settings import ServerSettings
 from llmi.testing import tiny_model
-from llmi.testing.soak.rounds import Running
 from server_client import TEMPLATE
+from soak.rounds import Running
 
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]
 

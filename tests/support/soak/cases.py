@@ -10,7 +10,7 @@ from typing import Any
 
 from llmi.llm import LLM
 from llmi.outputs.completion import CompletionOutput
-from llmi.testing.soak.wire import Answer
+from soak.wire import Answer
 
 CHAT, COMPLETIONS, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
 #: As most prompts are; each case has one of some beginnings, so that the prefix cache has hits.

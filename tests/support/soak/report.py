@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from llmi.testing.soak import faults
-from llmi.testing.soak.rounds import Tally
+from soak import faults
+from soak.rounds import Tally
 
 
 def anonymous_bytes() -> int:

@@ -1,4 +1,4 @@
-"""`python -m llmi.testing.soak --requests N`: the soak. `--drains N`: servers that are told to end under load. `--bodies N`: bodies that
+"""`PYTHONPATH=tests/support python -m soak --requests N`: the soak. `--drains N`: servers that are told to end under load. `--bodies N`: bodies that
 nobody would write."""
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 from llmi.errors import import_extra
 from llmi.llm import LLM
-from llmi.testing.soak.bodies import ask_bodies
-from llmi.testing.soak.cases import make_cases
-from llmi.testing.soak.drains import disconnect_times, drain_cycles, percentiles
-from llmi.testing.soak.report import anonymous_bytes, as_json, as_table, legend, save
-from llmi.testing.soak.rounds import Soak
 from llmi.testing.tiny import tiny_model
+from soak.bodies import ask_bodies
+from soak.cases import make_cases
+from soak.drains import disconnect_times, drain_cycles, percentiles
+from soak.report import anonymous_bytes, as_json, as_table, legend, save
+from soak.rounds import Soak
 
 #: Turns of a chat, for the tiny model, which has no template.
 TEMPLATE = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -30,7 +30,7 @@ _SEATS = 24
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m llmi.testing.soak", description=__doc__, epilog=legend())
+    parser = argparse.ArgumentParser(prog="python -m soak", description=__doc__, epilog=legend())
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument(
         "--drains",

@@ -1,4 +1,4 @@
-"""Bodies that nobody would write: `python -m llmi.testing.soak --bodies N`. Whatever comes, the server says what is wrong, in OpenAI's
+"""Bodies that nobody would write: `python -m soak --bodies N`. Whatever comes, the server says what is wrong, in OpenAI's
 form, and lives."""
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from llmi.async_llm import AsyncLLM
 from llmi.llm import LLM
 from llmi.server.openapi import description
 from llmi.server.settings import ServerSettings
-from llmi.testing.soak.rounds import Running
-from llmi.testing.soak.wire import Connection, CutError, request_bytes
+from soak.rounds import Running
+from soak.wire import Connection, CutError, request_bytes
 
 _MESSAGES = [{"role": "user", "content": "ab"}]
 #: A right body of each endpoint that takes one.

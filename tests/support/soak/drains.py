@@ -15,9 +15,9 @@ from typing import Any
 from llmi.async_llm import AsyncLLM
 from llmi.llm import LLM
 from llmi.server.settings import ServerSettings
-from llmi.testing.soak.cases import COMPLETIONS, Case
-from llmi.testing.soak.rounds import Running
-from llmi.testing.soak.wire import Answer, Connection, CutError, request_bytes
+from soak.cases import COMPLETIONS, Case
+from soak.rounds import Running
+from soak.wire import Answer, Connection, CutError, request_bytes
 
 _END_S = 300.0
 

@@ -8,8 +8,8 @@ import json
 import random
 from collections.abc import Awaitable, Callable
 
-from llmi.testing.soak.cases import COMPLETIONS, Case
-from llmi.testing.soak.wire import Answer, Connection, CutError, request_bytes
+from soak.cases import COMPLETIONS, Case
+from soak.wire import Answer, Connection, CutError, request_bytes
 
 #: What came of a request: its whole answer was compared; the server refused it as it must; the client had gone; it must be sent again.
 COMPARED, REFUSED, GONE, AGAIN = "compared", "refused", "gone", "again"

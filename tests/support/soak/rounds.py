@@ -17,10 +17,10 @@ from llmi.llm import LLM
 from llmi.server import run
 from llmi.server.drain import DrainingServer
 from llmi.server.settings import ServerSettings
-from llmi.testing.soak import faults
-from llmi.testing.soak.cases import Case
-from llmi.testing.soak.faults import AGAIN, COMPARED, FAULTS, Outcome, Visit
-from llmi.testing.soak.wire import CutError
+from soak import faults
+from soak.cases import Case
+from soak.faults import AGAIN, COMPARED, FAULTS, Outcome, Visit
+from soak.wire import CutError
 
 _READY_S = 300.0
 _IDLE_S = 300.0  # in which an engine that nobody asks must come to rest
