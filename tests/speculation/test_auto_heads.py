@@ -29,7 +29,7 @@ PARAMS = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, detokeniz
 
 
 def ship(llm: LLM, folder: Path, digest: str | None = None, table: bool = True, good: bool = True) -> None:
-    """Puts heads for the model into the folder, as `python -m llmi.training.ship` writes them, and a table of its vocabulary."""
+    """Puts heads for the model into the folder, as `python benchmarks/ship.py` writes them, and a table of its vocabulary."""
     heads = tiny_eagle(llm, folder / "heads", layer_scale=0.3 if good else 30.0)
     config = json.loads((heads / "config.json").read_text())
     config["llmi"] = {"kind": "eagle", "target_digest": digest or llm.model_info.sha256}

@@ -1,6 +1,6 @@
 """Makes what llmi ships for its default model: heads, and the table of a CorpusDrafter.
 
-    python -m llmi.training.ship FOLDER [--answer-tokens 1000000] [--minutes 60 | --steps N] [--test-prompts benchmarks]
+    python benchmarks/ship.py FOLDER [--answer-tokens 1000000] [--minutes 60 | --steps N]
 
 The text is what the model answers to llmi.training.turns until it has written --answer-tokens; sequences that share eight tokens in a row
 with a test prompt are left out. The updates then fill the rest of the minutes, or are as many as --steps says: receipt.json has their
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import importlib
 import json
 import sys
 from collections.abc import Iterator
@@ -20,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import prompts
 
-from llmi.errors import InvalidParamsError
 from llmi.llm import LLM
 from llmi.speculation.corpus import CorpusDrafter
 from llmi.training.acceptance import table
@@ -66,12 +65,8 @@ def apart(text: Text, overlap: Overlap) -> Text:
     return Text.of(list(entries()))
 
 
-def overlap_with(llm: LLM, folder: Path) -> Overlap:
-    """The user's turns of the prompts in `folder`/prompts."""
-    if not (folder / "prompts" / "__init__.py").is_file():
-        raise InvalidParamsError(f"--test-prompts: {folder} has no package `prompts`, as the benchmarks' folder has", "test_prompts")
-    sys.path.insert(0, str(folder))
-    prompts = importlib.import_module("prompts")  # of the benchmarks
+def overlap_of_prompts(llm: LLM) -> Overlap:
+    """The user's turns of the test prompts."""
     users = [prompt.user for kind in prompts.KINDS for prompt in prompts.prompts(kind)]
     return Overlap([list(llm.tokenizer.encode(user)) for user in users])
 
@@ -95,7 +90,7 @@ def make(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     clock = Clock.of(arguments.minutes)
     folder.mkdir(parents=True, exist_ok=True)
     with LLM(arguments.model, activation_bits=8) as llm:  # as the files that llmi ships were made
-        text = apart(written(llm, folder, arguments.answer_tokens), overlap_with(llm, arguments.test_prompts))
+        text = apart(written(llm, folder, arguments.answer_tokens), overlap_of_prompts(llm))
         fit = Fit(llm, "eagle", SEED)
         plan = folder / "steps.json"
         steps = arguments.steps or (json.loads(plan.read_text()) if plan.exists() else steps_for(fit, text, folder, clock))
@@ -131,17 +126,12 @@ def corpus(llm: LLM, text: Text, folder: Path) -> list[str]:
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point."""
-    parser = argparse.ArgumentParser(
-        prog="python -m llmi.training.ship", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", default=None, help="a path or name; by default the default model")
     parser.add_argument("--answer-tokens", type=int, default=1_000_000)
     parser.add_argument("--minutes", type=float, default=60.0, help="of this run, text included")
     parser.add_argument("--steps", type=int, help="updates, instead of what fits in the minutes")
-    parser.add_argument(
-        "--test-prompts", type=Path, default=Path("benchmarks"), help="the folder whose package `prompts` has the test prompts"
-    )
     arguments = parser.parse_args(argv)
     receipt = make(arguments.folder, arguments)
     print(json.dumps({name: value for name, value in receipt.items() if name != "losses"}, indent=1))
