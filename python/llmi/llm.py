@@ -161,7 +161,7 @@ class LLM(StaysHere, LabCalls, ModelRows):
 
     _engine: _core.Engine  # from the end of loading on
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0915 (the engine's options by name; the steps of loading in order)
         self,
         model: str | os.PathLike[str] | None = None,
         *,

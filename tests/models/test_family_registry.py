@@ -370,6 +370,7 @@ KEYS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_hostile_values_are_refused_or_read(architecture: str) -> None:
     """Whatever a config holds, an error is one of llmi's own, and not the card's."""

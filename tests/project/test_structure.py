@@ -175,8 +175,8 @@ def test_python_imports_for_type_checkers_are_of_protocols() -> None:
 
 
 def test_circles_of_imports_are_found() -> None:
-    assert circle_of({"a": {"b"}, "b": {"c"}, "c": {"a"}}) == ["a", "b", "c", "a"]
-    assert circle_of({"a": {"b"}, "b": {"c", "d"}, "d": {"b"}}) == ["b", "d", "b"]
+    circle = circle_of({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}})
+    assert "".join(circle) in ("abca", "bcab", "cabc"), "each imports the next"
     assert circle_of({"a": {"b", "c"}, "b": {"c"}}) == []
     source = "from llmi.llm import LLM\nif TYPE_CHECKING:\n    from llmi.session import Session\ndef f():\n    import llmi\n    return llmi.Receipt\n"
     assert list(imports_of("x", source)) == [

@@ -1,9 +1,11 @@
-"""Imports inside llmi, read from its sources: in functions and behind lazy names, too."""
+"""Imports inside llmi, read from its sources: in functions and behind lazy names, too. (import-linter sees neither lazy names nor which names are protocols.)"""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
+import graphlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -33,6 +35,7 @@ def _module_name(path: Path) -> str:
 MODULES = {_module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
+@functools.cache
 def _homes() -> dict[str, str]:
     """The module of each public name, which llmi/__init__.py loads when it is first used."""
     tree = ast.parse(MODULES["llmi"].read_text())
@@ -71,12 +74,14 @@ def imports_of(module: str, source: str) -> Iterator[Import]:
     yield from walk(ast.parse(source), False, True)
 
 
+@functools.cache
 def all_imports() -> list[Import]:
     """All but those of llmi/__init__.py, which come when a name is used, and those of llmi itself, which is loaded before its modules."""
     found = [entry for module, path in MODULES.items() if module != "llmi" for entry in imports_of(module, path.read_text())]
     return [entry for entry in found if entry.target not in ("llmi", entry.module)]
 
 
+@functools.cache
 def is_protocol(target: str, name: str) -> bool:
     """Whether a module defines this name as a protocol."""
     classes = [node for node in ast.parse(MODULES[target].read_text()).body if isinstance(node, ast.ClassDef) and node.name == name]
@@ -100,20 +105,11 @@ def graph_of(entries: Iterable[Import], of_packages: bool = False) -> dict[str, 
 
 def circle_of(graph: dict[str, set[str]]) -> list[str]:
     """The nodes of one circle, the first one again at its end; [] if there is none."""
-    done: set[str] = set()
-
-    def search(node: str, path: list[str]) -> list[str]:
-        if node in path:
-            return [*path[path.index(node) :], node]
-        if node in done:
-            return []
-        for target in sorted(graph.get(node, ())):
-            if circle := search(target, [*path, node]):
-                return circle
-        done.add(node)
-        return []
-
-    return next((circle for node in sorted(graph) if (circle := search(node, []))), [])
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return list(reversed(error.args[1]))
+    return []
 
 
 def reached_from(graph: dict[str, set[str]], start: str) -> set[str]:

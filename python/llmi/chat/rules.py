@@ -221,7 +221,7 @@ def _clock(arguments: dict[str, Any]) -> str:
         ) from None
 
 
-def render(
+def render(  # noqa: PLR0913 (what a template is given, by name)
     template: str,
     messages: object,
     special_tokens: Mapping[str, Any],

@@ -59,23 +59,30 @@ def fault(pattern: str) -> str:
             position += 1
         elif (quantifier := _quantifier(pattern, position)) is not None:
             position, least, most = quantifier
-            if last.ambiguous and (most is None or most > 16):
-                return EXPONENTIAL
-            last.repeat *= most or 1
-            if last.repeat > MAX_REPEAT:
-                return f"it repeats something more than {MAX_REPEAT:,} times"
-            groups[-1].repeat = max(groups[-1].repeat, last.repeat)
-            groups[-1].unbounded += most is None
-            if groups[-1].unbounded > MAX_UNBOUNDED:
-                return f"it has more than {MAX_UNBOUNDED} repetitions without bound in a row"
-            last.ambiguous |= least != most
-            groups[-1].ambiguous |= last.ambiguous
+            if reason := _repeat(last, groups[-1], least, most):
+                return reason
         else:
             following = pattern[position + 1 : position + 2]
             if character == "\\" and (following in ("k", "g") or (following.isdigit() and following != "0")):
                 return "it refers to a group"
             position = _item_end(pattern, position)
             last = _Part()
+    return ""
+
+
+def _repeat(item: _Part, group: _Part, least: int, most: int | None) -> str:
+    """Repeats the last item of a group `least` to `most` times; says why it may not be, else ""."""
+    if item.ambiguous and (most is None or most > 16):
+        return EXPONENTIAL
+    item.repeat *= most or 1
+    if item.repeat > MAX_REPEAT:
+        return f"it repeats something more than {MAX_REPEAT:,} times"
+    group.repeat = max(group.repeat, item.repeat)
+    group.unbounded += most is None
+    if group.unbounded > MAX_UNBOUNDED:
+        return f"it has more than {MAX_UNBOUNDED} repetitions without bound in a row"
+    item.ambiguous |= least != most
+    group.ambiguous |= item.ambiguous
     return ""
 
 
