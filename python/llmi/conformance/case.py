@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from llmi.conformance.target import Broken, Json, Target
 
 Check = Callable[[Target], None]
+Value = TypeVar("Value")
 PROFILES = ("core", "stream", "errors", "limits", "structured", "tools", "determinism", "anthropic", "responses")
 
 
@@ -35,6 +37,19 @@ def case(profile: str, name: str) -> Callable[[Check], Check]:
     def register(check: Check) -> Check:
         add(profile, name, check)
         return check
+
+    return register
+
+
+def each(profile: str, table: Mapping[str, Value], name: str = "{}") -> Callable[[Callable[[Target, Value], None]], None]:
+    """Registers the function below once for each entry of the table, whose value it gets. name: of the case, by the entry's."""
+
+    def bound(check: Callable[[Target, Value], None], value: Value) -> Check:
+        return lambda target: check(target, value)
+
+    def register(check: Callable[[Target, Value], None]) -> None:
+        for entry, value in table.items():
+            add(profile, name.format(entry), bound(check, value))
 
     return register
 
@@ -73,15 +88,11 @@ def typed(value: Json, path: str, *kinds: type) -> Json:
 def add_fields(profile: str, what: str, get: Callable[[Target], Json], fields: dict[str, Json]) -> None:
     """A case for each required field: a tuple is types, anything else the one value."""
 
-    def check(path: str, wanted: Json) -> Check:
-        def run(target: Target) -> None:
-            answer = get(target)
-            if isinstance(wanted, tuple):
-                typed(answer, path, *wanted)
-            else:
-                same(field(answer, path), wanted, path)
-
-        return run
-
-    for path, wanted in fields.items():
-        add(profile, f"{what}: {path}", check(path, wanted))
+    @each(profile, {path: (path, wanted) for path, wanted in fields.items()}, f"{what}: {{}}")
+    def has_field(target: Target, entry: tuple[str, Json]) -> None:
+        path, wanted = entry
+        answer = get(target)
+        if isinstance(wanted, tuple):
+            typed(answer, path, *wanted)
+        else:
+            same(field(answer, path), wanted, path)

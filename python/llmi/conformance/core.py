@@ -1,9 +1,9 @@
-"""Whole answers: models, chats, completions; their required fields, usage, log-probabilities and messages."""
+"""Whole answers: models, chats, completions; their required fields, usage, log-probabilities and messages, and what parameters do."""
 
 from __future__ import annotations
 
-from llmi.conformance.case import add_fields, case, expect, field, same, typed
-from llmi.conformance.target import COMPLETIONS, Json, Target
+from llmi.conformance.case import add_fields, case, each, expect, field, same, typed
+from llmi.conformance.target import CHAT, COMPLETIONS, Json, Target
 
 _NULL = type(None)
 _USAGE = {"usage.prompt_tokens": (int,), "usage.completion_tokens": (int,), "usage.total_tokens": (int,)}
@@ -105,19 +105,16 @@ def chat_logprobs(target: Target) -> None:
 @case("core", "content may be a list of text parts")
 def parts(target: Target) -> None:
     one = target.ok(
-        "/v1/chat/completions",
+        CHAT,
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "Say something."}]}], "max_tokens": 8, "temperature": 0},
     )
     same(field(one, "choices.0.message.content"), field(target.chat(), "choices.0.message.content"), "the answer to parts")
 
 
-for _role in ("system", "developer"):
-
-    def _role_taken(target: Target, role: str = _role) -> None:
-        messages = [{"role": role, "content": "Be brief."}, {"role": "user", "content": "Hi."}]
-        target.ok("/v1/chat/completions", {"messages": messages, "max_tokens": 2})
-
-    case("core", f"a message of role {_role}")(_role_taken)
+@each("core", {role: role for role in ("system", "developer")}, "a message of role {}")
+def role_taken(target: Target, role: str) -> None:
+    messages = [{"role": role, "content": "Be brief."}, {"role": "user", "content": "Hi."}]
+    target.ok(CHAT, {"messages": messages, "max_tokens": 2})
 
 
 @case("core", "each answer has an id of its own")
@@ -129,3 +126,45 @@ def ids(target: Target) -> None:
 @case("core", "model is the name in the request")
 def model_name(target: Target) -> None:
     same(field(target.ok(COMPLETIONS, {"prompt": "a", "max_tokens": 1}), "model"), target.model, "model")
+
+
+@each("core", {name: name for name in ("max_tokens", "max_completion_tokens")}, "{} is kept, and finish_reason says length")
+def bounded(target: Target, name: str) -> None:
+    answer = target.ok(CHAT, {"messages": [{"role": "user", "content": "Count to ten."}], "temperature": 0, name: 3})
+    tokens, reason = field(answer, "usage.completion_tokens"), field(answer, "choices.0.finish_reason")
+    expect((tokens == 3 and reason == "length") or (tokens < 3 and reason == "stop"), f"{tokens} tokens, and finish_reason {reason!r}")
+
+
+@case("core", "n choices, each with its index")
+def several(target: Target) -> None:
+    choices = field(target.chat(n=3, temperature=1, seed=1), "choices")
+    same(sorted(choice["index"] for choice in choices), [0, 1, 2], "the indices")
+
+
+@case("core", "tokens of n choices are all counted")
+def several_counted(target: Target) -> None:
+    one, three = (field(target.complete(n=n, max_tokens=4, temperature=1, seed=1), "usage.completion_tokens") for n in (1, 3))
+    expect(one < three <= 12, f"completion_tokens is {one} for one and {three} for three")
+
+
+@case("core", "a stop string ends the answer and is not in it")
+def stop(target: Target) -> None:
+    whole = field(target.complete(max_tokens=12), "choices.0.text")
+    expect(len(whole) >= 3, f"the answer {whole!r} is too short to be cut")
+    mark = whole[2]
+    choice = field(target.complete(max_tokens=12, stop=[mark]), "choices.0")
+    same(choice["text"], whole[: whole.index(mark)], "the cut text")
+    same(choice["finish_reason"], "stop", "finish_reason")
+
+
+@case("core", "echo puts the prompt before the text")
+def echo(target: Target) -> None:
+    plain, echoed = (field(target.complete(echo=echo), "choices.0.text") for echo in (False, True))
+    same(echoed, "one two three" + plain, "the echoed text")
+
+
+@case("core", "several prompts in one request")
+def prompts(target: Target) -> None:
+    choices = field(target.complete(["one two", "three four"]), "choices")
+    alone = [field(target.complete(prompt), "choices.0.text") for prompt in ("one two", "three four")]
+    same([choice["text"] for choice in sorted(choices, key=lambda choice: choice["index"])], alone, "the texts")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from llmi.conformance.case import add, case, expect, field, same
-from llmi.conformance.stream import texts
+from llmi.conformance.case import case, each, expect, field, same
+from llmi.conformance.stream import entries_of, texts
 from llmi.conformance.target import Json, Target
 
 _REQUESTS: dict[str, dict[str, Json]] = {
@@ -35,33 +35,30 @@ def _among(target: Target, work: Json, count: int = 31) -> Json:
     return result
 
 
-for _name, _request in _REQUESTS.items():
+@each("determinism", _REQUESTS, "{}: twice")
+def twice(target: Target, more: dict[str, Json]) -> None:
+    same(_answer(target, more), _answer(target, more), "the second answer")
 
-    def _twice(target: Target, more: dict[str, Json] = _request) -> None:
-        same(_answer(target, more), _answer(target, more), "the second answer")
 
-    def _loaded(target: Target, more: dict[str, Json] = _request) -> None:
-        alone = _answer(target, more)
-        same(_among(target, lambda: _answer(target, more)), alone, "the answer among 31 others")
+@each("determinism", _REQUESTS, "{}: alone and among 31 others")
+def loaded(target: Target, more: dict[str, Json]) -> None:
+    alone = _answer(target, more)
+    same(_among(target, lambda: _answer(target, more)), alone, "the answer among 31 others")
 
-    def _cached(target: Target, more: dict[str, Json] = _request) -> None:
-        text = "A prompt that no other case sends, so that its first answer is without the cache: " + repr(sorted(more.items())) * 4
-        first = _answer(target, more, text)
-        _answer(target, more, text[:-30] + "another end")
-        same(_answer(target, more, text), first, "the answer after a hit of the prefix cache")
 
-    def _streamed(target: Target, more: dict[str, Json] = _request) -> None:
-        chunks = target.chat_stream("Tell me of rain.", **{**_MORE, **more})
-        entries = [
-            entry for chunk in chunks for choice in chunk["choices"] for entry in (choice.get("logprobs") or {}).get("content") or []
-        ]
-        text, _, logprobs = _answer(target, more)
-        same((texts(chunks)[0], entries), (text, logprobs), "the streamed answer")
+@each("determinism", _REQUESTS, "{}: before and after a cache hit")
+def cached(target: Target, more: dict[str, Json]) -> None:
+    text = "A prompt that no other case sends, so that its first answer is without the cache: " + repr(sorted(more.items())) * 4
+    first = _answer(target, more, text)
+    _answer(target, more, text[:-30] + "another end")
+    same(_answer(target, more, text), first, "the answer after a hit of the prefix cache")
 
-    add("determinism", f"{_name}: twice", _twice)
-    add("determinism", f"{_name}: alone and among 31 others", _loaded)
-    add("determinism", f"{_name}: before and after a cache hit", _cached)
-    add("determinism", f"{_name}: streamed or not", _streamed)
+
+@each("determinism", _REQUESTS, "{}: streamed or not")
+def streamed(target: Target, more: dict[str, Json]) -> None:
+    chunks = target.chat_stream("Tell me of rain.", **{**_MORE, **more})
+    text, _, logprobs = _answer(target, more)
+    same((texts(chunks)[0], entries_of(chunks)), (text, logprobs), "the streamed answer")
 
 
 def _several(target: Target) -> list[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
-from llmi.conformance.case import add, expect, field, same
+from llmi.conformance.case import case, each, expect, field, same
 from llmi.conformance.target import CHAT, COMPLETIONS, Json, Reply, Target
 
 _HI = [{"role": "user", "content": "hi"}]
@@ -54,6 +55,14 @@ _BODIES: dict[str, tuple[str, bytes]] = {
     "prompt absent": (COMPLETIONS, b"{}"),
     "a lone surrogate": (CHAT, b'{"messages": [{"role": "user", "content": "\\ud800"}]}'),
 }
+#: Method, path and status of what is not there.
+_ROUTES: dict[str, tuple[str, str, int]] = {
+    "an unknown route": ("GET", "/v1/nothing", 404),
+    "an unknown route with a body": ("POST", "/v1/nothing", 404),
+    "a wrong method": ("DELETE", CHAT, 405),
+    "a GET of a chat": ("GET", CHAT, 405),
+    "an unknown model's entry": ("GET", "/v1/models/no-such-model", 404),
+}
 
 
 def error_of(reply: Reply, *statuses: int) -> Json:
@@ -71,55 +80,47 @@ def error_of(reply: Reply, *statuses: int) -> Json:
     return error
 
 
-def _still_there(target: Target) -> None:
-    target.chat(max_tokens=1)
+def refused(profile: str, chats: Mapping[str, dict[str, Json]]) -> None:
+    """A case for each of these chats, which must be refused; the server goes on."""
+
+    @each(profile, chats, "refused: {}")
+    def refused_chat(target: Target, more: dict[str, Json]) -> None:
+        error_of(target.post(CHAT, {"messages": _HI, "max_tokens": 4, **more}), 400, 422)
+        target.chat(max_tokens=1)  # the server goes on
 
 
-for _name, (_field, _value) in _FIELDS.items():
-
-    def _refused(target: Target, name: str = _field, value: Json = _value) -> None:
-        error = error_of(
-            target.post(CHAT, {"messages": _HI, "max_tokens": 2, **({"logprobs": True} if name == "top_logprobs" else {}), name: value})
-        )
-        expect(name in f"{error['param']} {error['message']}", f"the error does not name {name}: {str(error)[:160]}")
-        _still_there(target)
-
-    add("errors", _name, _refused)
-
-for _name, (_path, _data) in _BODIES.items():
-
-    def _no_body(target: Target, path: str = _path, data: bytes = _data) -> None:
-        if data == b"{}":
-            data = json.dumps({"model": target.model}).encode()
-        error_of(target.send("POST", path, data), 400, 413, 422)
-        _still_there(target)
-
-    add("errors", _name, _no_body)
-
-for _name, _method, _place, _status in (
-    ("an unknown route", "GET", "/v1/nothing", 404),
-    ("an unknown route with a body", "POST", "/v1/nothing", 404),
-    ("a wrong method", "DELETE", CHAT, 405),
-    ("a GET of a chat", "GET", CHAT, 405),
-    ("an unknown model's entry", "GET", "/v1/models/no-such-model", 404),
-):
-
-    def _no_route(target: Target, method: str = _method, path: str = _place, status: int = _status) -> None:
-        error_of(target.send(method, path, b"{}" if method == "POST" else None), status)
-
-    add("errors", _name, _no_route)
+@each("errors", _FIELDS)
+def bad_field(target: Target, entry: tuple[str, Json]) -> None:
+    name, value = entry
+    more = {"logprobs": True} if name == "top_logprobs" else {}
+    error = error_of(target.post(CHAT, {"messages": _HI, "max_tokens": 2, **more, name: value}))
+    expect(name in f"{error['param']} {error['message']}", f"the error does not name {name}: {str(error)[:160]}")
+    target.chat(max_tokens=1)  # the server goes on
 
 
-def _unknown_model(target: Target) -> None:
+@each("errors", _BODIES)
+def bad_body(target: Target, entry: tuple[str, bytes]) -> None:
+    path, data = entry
+    if data == b"{}":
+        data = json.dumps({"model": target.model}).encode()
+    error_of(target.send("POST", path, data), 400, 413, 422)
+    target.chat(max_tokens=1)  # the server goes on
+
+
+@each("errors", _ROUTES)
+def no_route(target: Target, entry: tuple[str, str, int]) -> None:
+    method, path, status = entry
+    error_of(target.send(method, path, b"{}" if method == "POST" else None), status)
+
+
+@case("errors", "an unknown model, by its name")
+def unknown_model(target: Target) -> None:
     error = error_of(target.post(CHAT, {"model": "no-such-model", "messages": _HI}), 404)
     expect("no-such-model" in error["message"], f"the error does not name the model: {error['message'][:120]!r}")
 
 
-def _bad_bytes_in_message(target: Target) -> None:
+@case("errors", "an unknown model whose name is not ASCII")
+def unknown_model_in_unicode(target: Target) -> None:
     reply = target.send("POST", CHAT, json.dumps({"model": "\U0001f642" * 3, "messages": _HI}).encode())
     error_of(reply, 404)
     same(reply.data.decode("utf-8", "replace").count("\ufffd"), 0, "the number of broken characters")
-
-
-add("errors", "an unknown model, by its name", _unknown_model)
-add("errors", "an unknown model whose name is not ASCII", _bad_bytes_in_message)

@@ -7,12 +7,12 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from llmi.conformance.case import add, case, expect, field
+from llmi.conformance.case import case, each, expect, field
 from llmi.conformance.errors import error_of
 from llmi.conformance.target import CHAT, COMPLETIONS, Broken, Json, Reply, Target
 
 _HI = [{"role": "user", "content": "hi"}]
-_BIG = {
+_BIG: dict[str, tuple[str, dict[str, Json], tuple[int, ...]]] = {
     "a prompt that is longer than any context": (COMPLETIONS, {"prompt": "word " * 400_000, "max_tokens": 1}, (400, 413)),
     "max_tokens of 1e12": (CHAT, {"messages": _HI, "max_tokens": 10**12}, (400, 422)),
     "n times max_tokens beyond all memory": (CHAT, {"messages": _HI, "n": 100_000, "max_tokens": 1000}, (400, 422)),
@@ -20,18 +20,22 @@ _BIG = {
     "100,000 stop strings": (CHAT, {"messages": _HI, "max_tokens": 1, "stop": [f"s{i}" for i in range(100_000)]}, (400, 413, 422)),
     "a body of 64 MiB": (CHAT, {"messages": [{"role": "user", "content": "x" * (64 << 20)}]}, (400, 413)),
 }
+_HEADERS = {
+    "a header of 200,000 bytes": "X-Long: " + "x" * 200_000,
+    "two lengths of the body": "Content-Length: 5",
+    "a length below 0": "Content-Length: -1",
+}
 
-for _name, (_path, _body, _statuses) in _BIG.items():
 
-    def _refused(target: Target, path: str = _path, body: Json = _body, statuses: tuple[int, ...] = _statuses) -> None:
-        try:
-            error_of(target.post(path, body), *statuses)
-        except Broken as broken:
-            if "no whole answer" not in str(broken) or 413 not in statuses:  # a server may close while a body comes that it does not want
-                raise
-        target.chat(max_tokens=1)
-
-    add("limits", _name, _refused)
+@each("limits", _BIG)
+def too_big(target: Target, entry: tuple[str, dict[str, Json], tuple[int, ...]]) -> None:
+    path, body, statuses = entry
+    try:
+        error_of(target.post(path, body), *statuses)
+    except Broken as broken:
+        if "no whole answer" not in str(broken) or 413 not in statuses:  # a server may close while a body comes that it does not want
+            raise
+    target.chat(max_tokens=1)
 
 
 def _head(target: Target, body: bytes, *more: str) -> bytes:
@@ -46,19 +50,12 @@ def _head(target: Target, body: bytes, *more: str) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
-for _name, _more in (
-    ("a header of 200,000 bytes", "X-Long: " + "x" * 200_000),
-    ("two lengths of the body", "Content-Length: 5"),
-    ("a length below 0", "Content-Length: -1"),
-):
-
-    def _bad_head(target: Target, more: str = _more) -> None:
-        body = json.dumps({"model": target.model, "messages": _HI, "max_tokens": 1}).encode()
-        first = target.raw(_head(target, body, more) + body)[:12]
-        expect(first[9:10] == b"4" or not first, f"the answer begins with {first!r}, which is no 4xx")
-        target.chat(max_tokens=1)
-
-    add("limits", _name, _bad_head)
+@each("limits", _HEADERS)
+def bad_head(target: Target, more: str) -> None:
+    body = json.dumps({"model": target.model, "messages": _HI, "max_tokens": 1}).encode()
+    first = target.raw(_head(target, body, more) + body)[:12]
+    expect(first[9:10] == b"4" or not first, f"the answer begins with {first!r}, which is no 4xx")
+    target.chat(max_tokens=1)
 
 
 @case("limits", "64 requests at once are all answered, by 200 or by 429 with Retry-After")

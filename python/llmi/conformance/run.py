@@ -8,12 +8,12 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from llmi.conformance import anthropic, core, determinism, errors, limits, parameters, responses, stream, structured, tools
+from llmi.conformance import anthropic, core, determinism, errors, limits, responses, stream, structured, tools
 from llmi.conformance.case import CASES, PROFILES, Case
 from llmi.conformance.target import Broken, Target
 
 #: The files whose import registers their cases.
-SUBJECTS = (core, parameters, stream, errors, limits, structured, tools, determinism, anthropic, responses)
+SUBJECTS = (core, stream, errors, limits, structured, tools, determinism, anthropic, responses)
 
 
 @dataclasses.dataclass(frozen=True)

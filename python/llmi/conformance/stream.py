@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmi.conformance.case import add, case, expect, field, same, typed
+from llmi.conformance.case import case, each, expect, field, same, typed
 from llmi.conformance.target import CHAT, COMPLETIONS, Json, Target
 
 _FIELDS: dict[str, Json] = {"id": str, "object": str, "created": int, "model": str, "choices": list}
@@ -18,47 +18,60 @@ def texts(chunks: list[Json], kind: str = "chat") -> dict[int, str]:
     return joined
 
 
+def entries_of(chunks: list[Json]) -> list[Json]:
+    """The log-probabilities of a chat's chunks."""
+    return [entry for chunk in chunks for choice in chunk["choices"] for entry in (choice.get("logprobs") or {}).get("content") or []]
+
+
 def _completion(target: Target, **more: Json) -> list[Json]:
     return target.stream(COMPLETIONS, {"prompt": "one two three", "max_tokens": 8, "temperature": 0, **more})
 
 
-for _what, _get, _object in (("chat", Target.chat_stream, "chat.completion.chunk"), ("completion", _completion, "text_completion")):
-    for _field, _kind in _FIELDS.items():
+#: How a stream is asked for, and the `object` of its chunks.
+_STREAMS: dict[str, tuple[Json, str]] = {
+    "chat": (Target.chat_stream, "chat.completion.chunk"),
+    "completion": (_completion, "text_completion"),
+}
 
-        def _has_field(target: Target, get: Json = _get, name: str = _field, kind: Json = _kind) -> None:
-            for chunk in get(target):
-                typed(chunk, name, kind)
 
-        add("stream", f"{_what}: {_field} in every chunk", _has_field)
+@each("stream", {f"{what}: {name}": (get, name) for what, (get, _) in _STREAMS.items() for name in _FIELDS}, "{} in every chunk")
+def has_field(target: Target, entry: tuple[Json, str]) -> None:
+    get, name = entry
+    for chunk in get(target):
+        typed(chunk, name, _FIELDS[name])
 
-    def _named(target: Target, get: Json = _get, name: str = _object) -> None:
-        same({chunk["object"] for chunk in get(target)}, {name}, "object")
 
-    add("stream", f"{_what}: the chunks' object", _named)
+@each("stream", _STREAMS, "{}: the chunks' object")
+def named(target: Target, entry: tuple[Json, str]) -> None:
+    get, name = entry
+    same({chunk["object"] for chunk in get(target)}, {name}, "object")
 
-    def _one_id(target: Target, get: Json = _get) -> None:
-        found = {chunk["id"] for chunk in get(target)}
-        expect(len(found) == 1, f"chunks of one answer have ids {found}")
 
-    add("stream", f"{_what}: one id in all chunks", _one_id)
+_GETS: dict[str, Json] = {what: get for what, (get, _) in _STREAMS.items()}
 
-    def _one_end(target: Target, get: Json = _get) -> None:
-        reasons = [choice.get("finish_reason") for chunk in get(target) for choice in chunk["choices"]]
-        expect(reasons and reasons[-1] in ("stop", "length") and not any(reasons[:-1]), f"finish_reasons are {reasons}")
 
-    add("stream", f"{_what}: finish_reason in the last chunk alone", _one_end)
+@each("stream", _GETS, "{}: one id in all chunks")
+def one_id(target: Target, get: Json) -> None:
+    found = {chunk["id"] for chunk in get(target)}
+    expect(len(found) == 1, f"chunks of one answer have ids {found}")
 
-    def _usage_last(target: Target, get: Json = _get) -> None:
-        chunks = get(target, stream_options={"include_usage": True})
-        expect(isinstance(chunks[-1].get("usage"), dict) and chunks[-1]["choices"] == [], "the last chunk has no usage, or has choices")
-        expect(all("usage" in chunk and chunk["usage"] is None for chunk in chunks[:-1]), "usage is not null in the chunks before")
 
-    add("stream", f"{_what}: usage in one chunk without choices, null in the others", _usage_last)
+@each("stream", _GETS, "{}: finish_reason in the last chunk alone")
+def one_end(target: Target, get: Json) -> None:
+    reasons = [choice.get("finish_reason") for chunk in get(target) for choice in chunk["choices"]]
+    expect(reasons and reasons[-1] in ("stop", "length") and not any(reasons[:-1]), f"finish_reasons are {reasons}")
 
-    def _no_usage(target: Target, get: Json = _get) -> None:
-        expect(not any(chunk.get("usage") for chunk in get(target)), "usage came, which the request does not name")
 
-    add("stream", f"{_what}: no usage unless named", _no_usage)
+@each("stream", _GETS, "{}: usage in one chunk without choices, null in the others")
+def usage_last(target: Target, get: Json) -> None:
+    chunks = get(target, stream_options={"include_usage": True})
+    expect(isinstance(chunks[-1].get("usage"), dict) and chunks[-1]["choices"] == [], "the last chunk has no usage, or has choices")
+    expect(all("usage" in chunk and chunk["usage"] is None for chunk in chunks[:-1]), "usage is not null in the chunks before")
+
+
+@each("stream", _GETS, "{}: no usage unless named")
+def no_usage(target: Target, get: Json) -> None:
+    expect(not any(chunk.get("usage") for chunk in get(target)), "usage came, which the request does not name")
 
 
 @case("stream", "the first delta names the role")
@@ -104,13 +117,7 @@ def stop(target: Target) -> None:
 @case("stream", "logprobs are those of the whole answer")
 def logprobs(target: Target) -> None:
     more: dict[str, Json] = {"logprobs": True, "top_logprobs": 2}
-    streamed = [
-        entry
-        for chunk in target.chat_stream(**more)
-        for choice in chunk["choices"]
-        for entry in (choice.get("logprobs") or {}).get("content") or []
-    ]
-    same(streamed, field(target.chat(**more), "choices.0.logprobs.content"), "the entries")
+    same(entries_of(target.chat_stream(**more)), field(target.chat(**more), "choices.0.logprobs.content"), "the entries")
 
 
 @case("stream", "an error before the first token is JSON with its status")

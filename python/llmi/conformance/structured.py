@@ -6,10 +6,10 @@ import json
 import re
 from collections.abc import Callable
 
-from llmi.conformance.case import add, case, expect, field, same
-from llmi.conformance.errors import error_of
+from llmi.conformance.case import case, each, expect, field, same
+from llmi.conformance.errors import refused
 from llmi.conformance.stream import texts
-from llmi.conformance.target import CHAT, Json, Target
+from llmi.conformance.target import Json, Target
 
 _COLOURS = ["red", "green", "blue"]
 _OBJECT = {
@@ -42,18 +42,16 @@ def _format(schema: Json) -> dict[str, Json]:
     return {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}, "max_tokens": 120}
 
 
-for _name, (_schema, _fits) in _SCHEMAS.items():
-
-    def _kept(target: Target, schema: Json = _schema, fits: Callable[[Json], bool] = _fits) -> None:
-        for seed in range(3):
-            text = field(target.chat(**_format(schema), temperature=1.0, seed=seed), "choices.0.message.content")
-            try:
-                value = json.loads(text)
-            except ValueError:
-                expect(False, f"the answer is no JSON: {text[:120]!r}")
-            expect(fits(value), f"the answer does not fit: {text[:120]!r}")
-
-    add("structured", _name, _kept)
+@each("structured", _SCHEMAS)
+def kept(target: Target, entry: tuple[Json, Callable[[Json], bool]]) -> None:
+    schema, fits = entry
+    for seed in range(3):
+        text = field(target.chat(**_format(schema), temperature=1.0, seed=seed), "choices.0.message.content")
+        try:
+            value = json.loads(text)
+        except ValueError:
+            expect(False, f"the answer is no JSON: {text[:120]!r}")
+        expect(fits(value), f"the answer does not fit: {text[:120]!r}")
 
 
 @case("structured", "streamed: the same text")
@@ -75,17 +73,14 @@ def no_leak(target: Target) -> None:
     same(target.chat()["choices"][0]["message"]["content"], before, "the free answer")
 
 
-for _name, _broken in {
-    "a schema that is a number": _format(5),
-    "an unknown type": _format({"type": "smell"}),
-    "a reference to nothing": _format({"$ref": "#/$defs/no"}),
-    "a pattern that is no regular expression": _format({"type": "string", "pattern": "["}),
-    "an unknown kind of format": {"response_format": {"type": "poem"}},
-    "json_schema without a schema": {"response_format": {"type": "json_schema"}},
-}.items():
-
-    def _refused(target: Target, more: Json = _broken) -> None:
-        error_of(target.post(CHAT, {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, **more}), 400, 422)
-        target.chat(max_tokens=1)
-
-    add("structured", f"refused: {_name}", _refused)
+refused(
+    "structured",
+    {
+        "a schema that is a number": _format(5),
+        "an unknown type": _format({"type": "smell"}),
+        "a reference to nothing": _format({"$ref": "#/$defs/no"}),
+        "a pattern that is no regular expression": _format({"type": "string", "pattern": "["}),
+        "an unknown kind of format": {"response_format": {"type": "poem"}},
+        "json_schema without a schema": {"response_format": {"type": "json_schema"}},
+    },
+)

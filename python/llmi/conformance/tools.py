@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from llmi.conformance.case import add, case, expect, field, same, typed
-from llmi.conformance.errors import error_of
+from llmi.conformance.case import case, expect, field, same, typed
+from llmi.conformance.errors import refused
 from llmi.conformance.target import CHAT, Json, Target
 
 _PARAMETERS = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"], "additionalProperties": False}
@@ -124,16 +124,14 @@ def ids_of_turns(target: Target) -> None:
     expect(field(second, "choices.0.message.tool_calls.0.id") != call["id"], f"two calls of one conversation have the id {call['id']!r}")
 
 
-for _name, _broken in {
-    "a choice of an unknown tool": {"tools": [_WEATHER], "tool_choice": {"type": "function", "function": {"name": "no"}}},
-    "a choice that is no choice": {"tools": [_WEATHER], "tool_choice": "perhaps"},
-    "a tool without a name": {"tools": [{"type": "function", "function": {}}]},
-    "a tool of an unknown type": {"tools": [{"type": "smell"}]},
-    "a choice without tools": {"tool_choice": "required"},
-    "two tools of one name": {"tools": [_WEATHER, _WEATHER]},
-}.items():
-
-    def _refused(target: Target, more: Json = _broken) -> None:
-        error_of(target.post(CHAT, {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, **more}), 400, 422)
-
-    add("tools", f"refused: {_name}", _refused)
+refused(
+    "tools",
+    {
+        "a choice of an unknown tool": {"tools": [_WEATHER], "tool_choice": {"type": "function", "function": {"name": "no"}}},
+        "a choice that is no choice": {"tools": [_WEATHER], "tool_choice": "perhaps"},
+        "a tool without a name": {"tools": [{"type": "function", "function": {}}]},
+        "a tool of an unknown type": {"tools": [{"type": "smell"}]},
+        "a choice without tools": {"tool_choice": "required"},
+        "two tools of one name": {"tools": [_WEATHER, _WEATHER]},
+    },
+)
