@@ -26,7 +26,7 @@ set(LLMI_CORE_SOURCES
   constraint/grammar_constraint.cc constraint/grammar_library.cc constraint/grammar_vocabulary.cc constraint/thinking_budget.cc
   scheduler/scheduler.cc
   speculative/acceptance_record.cc speculative/corpus_counts.cc speculative/corpus_drafter.cc speculative/corpus_table.cc speculative/cost_curve.cc
-  speculative/draft.cc speculative/head_drafter.cc speculative/forced_drafter.cc speculative/likeliest.cc speculative/lookahead.cc
+  speculative/draft.cc speculative/head_drafter.cc speculative/hidden_log.cc speculative/forced_drafter.cc speculative/likeliest.cc speculative/lookahead.cc
   speculative/node_choice.cc speculative/node_rates.cc speculative/prompt_lookup.cc speculative/recorded_drafter.cc speculative/sized_union.cc
   speculative/token_recycling.cc
   speculative/trained_head.cc speculative/union_drafter.cc speculative/verify.cc
@@ -37,8 +37,8 @@ set(LLMI_CORE_SOURCES
   engine/beams/candidates.cc engine/beams/forced_words.cc engine/beams/group.cc engine/beams/hypotheses.cc engine/beams/records.cc
   engine/beams/rows.cc engine/beams/steps.cc
   engine/constraints/constraint_masks.cc engine/constraints/sample_constraint.cc
-  engine/contrast/hidden_rows.cc
-  engine/drafting/draft_choice.cc engine/drafting/draft_walk.cc engine/drafting/drafting.cc engine/drafting/eagle_runner.cc engine/drafting/head_worth.cc engine/drafting/history.cc engine/drafting/medusa_runner.cc engine/drafting/node_lengths.cc engine/drafting/walk.cc
+  engine/contrast/cosine_index.cc
+  engine/drafting/draft_choice.cc engine/drafting/draft_walk.cc engine/drafting/drafting.cc engine/drafting/eagle_runner.cc engine/drafting/head_tree.cc engine/drafting/head_worth.cc engine/drafting/hidden_keeper.cc engine/drafting/history.cc engine/drafting/medusa_runner.cc engine/drafting/node_lengths.cc engine/drafting/walk.cc
   engine/rows/combined_rows.cc engine/rows/contrast_rows.cc engine/rows/device_draws.cc engine/rows/judge.cc engine/rows/plan.cc engine/rows/prepared_rows.cc engine/rows/row_heads.cc
   engine/rows/row_processor.cc engine/rows/user_processors.cc)
 

@@ -83,8 +83,8 @@ py::tuple LayerRows(const ModelFiles& files, const py::dict& options, const std:
   CheckArgument(tapped.ndim() == 2 && tapped.shape(1) == width && num_tokens > num_given,
                 "tapped rows of all tokens but those that follow");
   std::vector<float> taken(tapped.data(), tapped.data() + tapped.size());
-  const float* fused = eagle->FromTaps(context, taken.data(), num_given);
-  const std::vector<float> hidden(fused, fused + num_given * spec.hidden_size);
+  std::vector<float> hidden(static_cast<size_t>(num_given * spec.hidden_size));
+  eagle->FromTaps(context, taken.data(), num_given, hidden.data());
   EagleRun run(context, *target, *eagle, spec);
   run.Reserve(num_tokens);
   run.Run(1, {token_ids.begin() + 1, token_ids.begin() + num_given + 1}, hidden.data());

@@ -14,13 +14,8 @@ namespace {
 py::dict HiddenRowsOf(const HiddenView& hidden, const std::vector<int>& layers) {
   py::dict rows;
   for (int layer : layers) {
-    std::vector<float> values;
-    int64_t num_rows = 0;
-    for (const auto& chunk : *hidden.rows) {
-      const std::vector<float>& part = chunk->layers.at(layer);
-      values.insert(values.end(), part.begin(), part.end());
-      num_rows += chunk->num_rows;
-    }
+    const std::vector<float> values = hidden.Read(layer, hidden.begin(), hidden.end());
+    const int64_t num_rows = hidden.end() - hidden.begin();
     const auto num_cols = num_rows == 0 ? int64_t{0} : static_cast<int64_t>(values.size()) / num_rows;
     py::array_t<float> array = CopyArray(values).reshape({num_rows, num_cols});
     rows[py::int_(layer)] = array;
@@ -64,8 +59,7 @@ void PyDrafter::Propose(std::span<Seat> seats) {
       for (const Seat& seat : seats) {
         py::dict hidden;
         for (int layer : traits().hidden_layers) {
-          const auto found = seat.hidden.last->find(layer);
-          if (found != seat.hidden.last->end()) hidden[py::int_(layer)] = CopyArray(found->second);
+          hidden[py::int_(layer)] = CopyArray(seat.hidden.Read(layer, seat.hidden.end() - 1, seat.hidden.end()));
         }
         list.append(PyDraftQuery{.request_id = seat.sequence.request_id,
                                  .sample_index = seat.sequence.sample_index,
@@ -77,7 +71,7 @@ void PyDrafter::Propose(std::span<Seat> seats) {
                                  .sampler_state = seat.sampling.state,
                                  .hidden_states = hidden,
                                  .hidden_rows = HiddenRowsOf(seat.hidden, traits().hidden_layers),
-                                 .first_row = seat.hidden.begin});
+                                 .first_row = seat.hidden.begin()});
       }
       const auto proposals = runner_.Call("propose", list).cast<py::list>();
       CheckInternal(proposals.size() == seats.size(), "a drafter's runner lost a context");

@@ -27,8 +27,7 @@ void ForEachVector(Batch& batch, const Visit& visit) {
   visit(batch.wanted_rows);
   visit(batch.tap_layers);
   visit(batch.attention_layers);
-  visit(batch.stream_layers);
-  visit(batch.stream_rows);
+  visit(batch.kept_layers);
   visit(batch.steered);
   visit(batch.steering);
 }
@@ -65,12 +64,10 @@ void CheckOffsets(const ForwardBatch& batch) {
     Require(steered.values_begin >= 0 && steered.values_begin < static_cast<int64_t>(batch.steering.size()),
             "a steering vector is out of range");
   }
-  for (const std::vector<int32_t>* rows : {&batch.wanted_rows, &batch.stream_rows}) {
-    int32_t last = -1;
-    for (int32_t listed : *rows) {
-      Require(listed > last && listed < num_rows, "wanted rows and stream rows must ascend within the batch");
-      last = listed;
-    }
+  int32_t last = -1;
+  for (int32_t listed : batch.wanted_rows) {
+    Require(listed > last && listed < num_rows, "wanted rows must ascend within the batch");
+    last = listed;
   }
 }
 
@@ -129,12 +126,7 @@ void BatchBuilder::Steer(const Steering* steering) {
   }
 }
 
-size_t BatchBuilder::AddStream(const std::vector<int>& layers, int64_t begin, int64_t end) {
-  AddNew(layers, &batch_.stream_layers);
-  const size_t place = batch_.stream_rows.size();
-  for (int64_t row = begin; row < end; ++row) batch_.stream_rows.push_back(static_cast<int32_t>(row));
-  return place;
-}
+void BatchBuilder::KeepLayers(const std::vector<int>& layers) { AddNew(layers, &batch_.kept_layers); }
 
 ForwardBatch BatchBuilder::Take() { return std::exchange(batch_, {}); }
 

@@ -31,9 +31,8 @@ class BatchBuilder {
   // Outputs for the wanted rows (ForwardBatch::tap_layers, attention_layers); a layer named twice is kept once.
   void AddTaps(const std::vector<int>& layers);
   void AddAttention(const std::vector<int>& layers);
-  // Adds rows [begin, end) of the batch, the last ones so far, to those whose hidden states after the stream layers are outputs; and layers
-  // to the latter (ForwardBatch::stream_layers). Returns the place of row `begin` among the stream rows.
-  size_t AddStream(const std::vector<int>& layers, int64_t begin, int64_t end);
+  // The decoder keeps the hidden states after these layers (ForwardBatch::kept_layers).
+  void KeepLayers(const std::vector<int>& layers);
 
   // Steers all rows of the segment. steering: null: it is not steered; else it outlives the builder.
   void Steer(const Steering* steering);

@@ -13,6 +13,7 @@
 #include "model/eagle.h"
 #include "model/loader.h"
 #include "model/medusa.h"
+#include "speculative/hidden_log.h"
 
 namespace llmi {
 namespace {
@@ -85,9 +86,17 @@ void OpenedEngine::Load(const ModelFiles& files, const EngineOptions& options, M
   decoder_->Reserve(context_, num_rows, num_logits_rows);
   device_->ReserveWorkspace(num_logits_rows, model_.vocab_size);
   if (options.kv_cache_memory_bytes == 0) {
-    const uint64_t left = DeviceCacheBytes(device_->total_bytes(), device_->free_bytes(), options.gpu_memory_utilization);
+    uint64_t left = DeviceCacheBytes(device_->total_bytes(), device_->free_bytes(), options.gpu_memory_utilization);
+    left -= std::min(left, HiddenLogBytes());
     ResolveSizes(model_, {0, options.max_model_len, left}, &config_);
   }
+}
+
+// What trained heads keep of the hidden states of the sequences.
+uint64_t OpenedEngine::HiddenLogBytes() const {
+  size_t num_layers = decoder_->medusa() == nullptr ? 0 : 1;
+  if (decoder_->eagle() != nullptr) num_layers = std::max(num_layers, decoder_->eagle()->TargetLayers(*decoder_).size());
+  return num_layers * HiddenLog::UsualBytes(model_.hidden_size) * static_cast<uint64_t>(config_.scheduler.max_num_seqs);
 }
 
 void OpenedEngine::Describe() {

@@ -54,6 +54,7 @@ class OpenedEngine {
  private:
   // spec: of the whole model.
   void Load(const ModelFiles& files, const EngineOptions& options, ModelSpec spec, const std::atomic<bool>* dropped);
+  uint64_t HiddenLogBytes() const;
   void Describe();
 
   std::unique_ptr<Device> device_;  // outlives everything in its memory

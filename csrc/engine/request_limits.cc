@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/errors.h"
-#include "engine/contrast/hidden_rows.h"
+#include "engine/contrast/cosine_index.h"
 #include "engine/sizing.h"
 #include "sampling/state.h"
 

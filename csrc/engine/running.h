@@ -180,22 +180,12 @@ struct PendingDraws {
   std::vector<PendingCandidates> candidates;
 };
 
-// The rows of a piece whose hidden states a drafter reads: some of its tokens, then all nodes of its draft.
-struct StreamedPiece {
-  Sample* sample;
-  int64_t first_row;   // position of the first token
-  int64_t num_tokens;  // without the draft
-  size_t place;        // of the first row among ForwardBatch::stream_rows
-};
-
 // A step between its forward and its tokens.
 struct LaunchedStep {
   std::vector<ScheduledPiece> pieces;
   std::vector<LogitsRow> rows;
   std::vector<int64_t> piece_rows;  // by piece, the row of the forward where its own begin; empty: the step was launched ahead
   std::vector<int> tap_layers;
-  std::vector<int> stream_layers;
-  std::vector<StreamedPiece> streamed;
   int64_t num_rows = 0;  // of the forward
   ForwardResult result;
   double start_s = 0;  // when its ops began, by the host's clock

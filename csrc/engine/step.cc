@@ -7,7 +7,6 @@
 #include "engine/batch.h"
 #include "engine/clock.h"
 #include "engine/constraints/constraint_masks.h"
-#include "engine/drafting/walk.h"
 #include "engine/scheduling.h"
 
 namespace llmi {
@@ -21,9 +20,7 @@ StepLoop::StepLoop(const KernelContext& context, Decoder& decoder, KvCache& cach
       requests_(requests),
       costs_(costs),
       policy_(config.policy_hook),
-      loaded_drafters_(context, decoder, cache),
-      drafting_(context, cache, scheduler, costs, requests, {decoder.spec().vocab_size, config.scheduler.max_num_batched_tokens},
-                loaded_drafters_.heads()),
+      drafting_(context, decoder, cache, scheduler, costs, requests, config.scheduler.max_num_batched_tokens),
       rows_(context, decoder, cache, scheduler, requests, config.batch_hook, config.small_heads),
       ahead_(context, decoder, cache, scheduler, rows_.device_draws(), config.scheduler.policy, rows_.site()) {}
 
@@ -32,11 +29,8 @@ void StepLoop::Run() {
   if (step == nullptr) step = Launch();
   if (step != nullptr) {
     scheduler_.Commit(step->pieces);
-    loaded_drafters_.BeforeRows(*step);
+    drafting_.KeepHidden(*step);
     rows_.Process(*step, num_steps_, ahead_);
-    loaded_drafters_.AfterRows(*step);
-    KeepHiddenStates(step->rows, step->tap_layers, step->result, decoder_.spec().hidden_size);
-    KeepHiddenRows(*step, decoder_.spec().hidden_size);
     const double seconds = NowSeconds() - step->start_s;
     costs_.Learn(ShapeOf(step->pieces, step->num_rows), seconds);
     drafting_.EndWalks(*step, seconds);
@@ -65,7 +59,6 @@ std::unique_ptr<LaunchedStep> StepLoop::Launch() {
   const ForwardBatch batch = BuildBatch(pieces, step.get());
   step->pieces = std::move(pieces);
   step->tap_layers = batch.tap_layers;
-  step->stream_layers = batch.stream_layers;
   step->num_rows = batch.num_rows();
   num_step_rows_ = step->num_rows;
   step->num_running = scheduler_.num_running();
@@ -82,7 +75,6 @@ ForwardBatch StepLoop::BuildBatch(const std::vector<ScheduledPiece>& pieces, Lau
   for (const ScheduledPiece& piece : pieces) {
     step->piece_rows.push_back(builder.batch().num_rows());
     AddPiece(piece, &builder, rows);
-    AddStream(piece, &builder, &step->streamed);
   }
   FillMasks(context_, decoder_.spec().vocab_size, rows);
   for (LogitsRow& row : *rows) row.plan = PlanRow(row, rows_.site());
@@ -113,7 +105,7 @@ void StepLoop::AddPiece(const ScheduledPiece& piece, BatchBuilder* builder, std:
     if (wanted) rows->push_back({sample, position, kWalkRoot, draws});
   }
   if (finished) return;
-  if (running->request->speculation) builder->AddTaps(running->request->speculation->drafter->traits().hidden_layers);
+  builder->KeepLayers(sample->drafting.hidden().layers());
   builder->AddTaps(running->request->params.dola_layers);
   requests_.NoteScheduled(*running->request);
   if (kv.num_tokens < running->prompt_len()) num_prompt_tokens_ += piece.num_new;
@@ -123,22 +115,6 @@ void StepLoop::AddPiece(const ScheduledPiece& piece, BatchBuilder* builder, std:
   for (int64_t i = 0; i < sample->walk.draft().size(); ++i) {
     rows->push_back({sample, builder->batch().positions[static_cast<size_t>(first_node + i)], static_cast<int32_t>(i), true});
   }
-}
-
-// The rows that a drafter reads of this piece, which is the batch's last one so far: each token's once, and all of the draft, of which some
-// will be committed.
-void StepLoop::AddStream(const ScheduledPiece& piece, BatchBuilder* builder, std::vector<StreamedPiece>* streamed) {
-  Sample* sample = piece.sequence->owner;
-  if (sample->finished || !sample->request().speculation) return;
-  const std::vector<int>& layers = sample->request().speculation->drafter->traits().hidden_layers;
-  if (layers.empty()) return;
-  const int64_t begin = piece.sequence->kv.num_tokens;
-  const int64_t first = std::max(begin, sample->drafting.rows().next());
-  const int64_t num_tokens = std::max<int64_t>(0, begin + piece.num_new - first);
-  const int64_t end_row = builder->batch().num_rows();
-  const int64_t num_rows = num_tokens + sample->walk.draft().size();
-  if (num_rows == 0) return;
-  streamed->push_back({sample, first, num_tokens, builder->AddStream(layers, end_row - num_rows, end_row)});
 }
 
 // The companions' rows follow all others, so that the wanted ones before them are `rows`.

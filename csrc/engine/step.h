@@ -12,7 +12,6 @@
 #include "engine/config.h"
 #include "engine/costs.h"
 #include "engine/drafting/drafting.h"
-#include "engine/drafting/draft_runners.h"
 #include "engine/rows/row_processor.h"
 #include "engine/running.h"
 #include "engine/stats.h"
@@ -37,7 +36,6 @@ class StepLoop {
  private:
   std::unique_ptr<LaunchedStep> Launch();
   void AddPiece(const ScheduledPiece& piece, BatchBuilder* builder, std::vector<LogitsRow>* rows);
-  void AddStream(const ScheduledPiece& piece, BatchBuilder* builder, std::vector<StreamedPiece>* streamed);
   void AddCompanions(const std::vector<ScheduledPiece>& pieces, BatchBuilder* builder, std::vector<LogitsRow>* rows);
   ForwardBatch BuildBatch(const std::vector<ScheduledPiece>& pieces, LaunchedStep* step);
 
@@ -48,7 +46,6 @@ class StepLoop {
   ActiveRequests& requests_;
   StepCosts& costs_;
   const std::shared_ptr<PolicyHook> policy_;
-  DraftRunners loaded_drafters_;
   Drafting drafting_;
   RowProcessor rows_;
   StepAhead ahead_;

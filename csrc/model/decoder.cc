@@ -44,7 +44,7 @@ Decoder::Decoder(ModelSpec spec, ModelWeights weights)
 
 void Decoder::Reserve(const KernelContext& context, int64_t num_rows, int64_t num_logits_rows) {
   workspace_.Reserve(context, spec_, num_rows, num_logits_rows);
-  for (AlignedBuffer& stream : kept_streams_) Floats(context, stream, num_rows * spec_.hidden_size);
+  for (const int layer : always_kept_) Floats(context, kept_[layer], num_rows * spec_.hidden_size);
 }
 
 uint64_t Decoder::WorkspaceBytes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows, bool wide_activations) {
@@ -53,8 +53,9 @@ uint64_t Decoder::WorkspaceBytes(const ModelSpec& spec, int64_t num_rows, int64_
 
 // Whether a recording can serve the step: its layers then depend only on the number of rows and on the device's memory, and nothing is
 // captured from them.
-bool Decoder::Replays(const KernelContext& context, const ForwardBatch& batch) {
-  const bool captures = !batch.tap_layers.empty() || !batch.stream_layers.empty() || !batch.attention_layers.empty();
+bool Decoder::Replays(const KernelContext& context, const ForwardBatch& batch) const {
+  const bool keeps_more = std::ranges::any_of(batch.kept_layers, [&](int layer) { return !AlwaysKeeps(layer); });
+  const bool captures = !batch.tap_layers.empty() || keeps_more || !batch.attention_layers.empty();
   return context.device != nullptr && batch.num_rows() <= kMaxReplayedRows && !captures && batch.steered.empty();
 }
 
@@ -115,20 +116,25 @@ void Decoder::RunLayer(const LayerPass& pass, KvCache& cache, const ForwardBatch
   MlpLayer(pass, spec, weights);
   Steer(pass, batch, layer + 1);
   Tap(pass, batch, layer + 1, result);
-  KeepStream(pass, layer + 1);
+  Keep(pass, batch, static_cast<int>(layer) + 1);
 }
 
-void Decoder::KeepStreams(const std::vector<int>& layers) {
-  kept_layers_ = layers;
-  kept_streams_.resize(layers.size());
+void Decoder::AlwaysKeep(const std::vector<int>& layers) { always_kept_ = layers; }
+
+// The stream is what the last layer leaves, so that needs no copy.
+bool Decoder::AlwaysKeeps(int layer) const {
+  return layer == spec_.num_layers() || std::ranges::find(always_kept_, layer) != always_kept_.end();
 }
 
-void Decoder::KeepStream(const LayerPass& pass, int64_t layer) {
-  for (size_t i = 0; i < kept_layers_.size(); ++i) {
-    if (kept_layers_[i] != layer) continue;
-    const int64_t count = pass.num_rows * spec_.hidden_size;
-    CopyThere(pass.context, Floats(pass.context, kept_streams_[i], count), pass.x, FloatBytes(count));
-  }
+const float* Decoder::rows(int layer) const {
+  return layer == spec_.num_layers() ? workspace_.stream.as<float>() : kept_.at(layer).as<float>();
+}
+
+void Decoder::Keep(const LayerPass& pass, const ForwardBatch& batch, int layer) {
+  const bool is_wanted = AlwaysKeeps(layer) || std::ranges::find(batch.kept_layers, layer) != batch.kept_layers.end();
+  if (!is_wanted || layer == spec_.num_layers()) return;
+  const int64_t count = pass.num_rows * spec_.hidden_size;
+  CopyThere(pass.context, Floats(pass.context, kept_[layer], count), pass.x, FloatBytes(count));
 }
 
 // Adds the vectors that the batch has for the hidden states after `layer` layers. Other rows are not touched.
@@ -149,9 +155,6 @@ void Decoder::Steer(const LayerPass& pass, const ForwardBatch& batch, int64_t la
 void Decoder::Tap(const LayerPass& pass, const ForwardBatch& batch, int64_t layer, ForwardResult* result) const {
   for (size_t t = 0; t < batch.tap_layers.size(); ++t) {
     if (batch.tap_layers[t] == layer) CopyRows(pass, batch.wanted_rows, &result->taps[t]);
-  }
-  for (size_t t = 0; t < batch.stream_layers.size(); ++t) {
-    if (batch.stream_layers[t] == layer) CopyRows(pass, batch.stream_rows, &result->streams[t]);
   }
 }
 
@@ -209,12 +212,11 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
   if (context.device != nullptr) PlaceBatch(context, cache, batch, pass.num_rows);
   Embed(pass, token_ids, positions);
   result.taps.resize(batch.tap_layers.size());
-  result.streams.resize(batch.stream_layers.size());
   result.attention.resize(batch.attention_layers.size());
   const auto run_layers = [&] {
     Steer(pass, batch, 0);
     Tap(pass, batch, 0, &result);
-    KeepStream(pass, 0);
+    Keep(pass, batch, 0);
     for (int64_t layer = 0; layer < spec_.num_layers(); ++layer) RunLayer(pass, cache, batch, layer, &result);
   };
   if (replays) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <utility>
@@ -55,13 +56,12 @@ class Decoder {
   // Not re-entrant: workspaces belong to the object.
   ForwardResult Forward(const KernelContext& context, KvCache& cache, const ForwardBatch& batch);
 
-  // The residual stream [num_rows, hidden_size] after the layers of the last Forward, where the ops run.
-  const float* stream() const { return workspace_.stream.as<float>(); }
-
-  // From now on Forward keeps the stream after these layers (0: the embedding), of all rows, until the next Forward. Call it before
-  // Reserve.
-  void KeepStreams(const std::vector<int>& layers);
-  const float* kept_stream(size_t index) const { return kept_streams_[index].as<float>(); }
+  // From now on each Forward keeps the hidden states after these layers, recorded steps included, as ForwardBatch::kept_layers does for
+  // one. Call it before Reserve.
+  void AlwaysKeep(const std::vector<int>& layers);
+  // The hidden states [num_rows, hidden_size] of the last Forward after a layer (0: the embedding), before any norm, where the ops run: of
+  // a layer that is kept, or of the last one.
+  const float* rows(int layer) const;
 
   // Keeps these rows of the result alone, in this order (ascending): hidden states and taps; the others are lost.
   void KeepRows(const KernelContext& context, const std::vector<size_t>& rows, ForwardResult* result);
@@ -78,13 +78,16 @@ class Decoder {
   // Forward's `hidden` stays as it is. With a shortlist, only the logits of its tiles are defined.
   void TapLogits(const KernelContext& context, const float* tapped, int64_t num_rows, bool normed, float* logits,
                  const Shortlist* shortlist = nullptr);
+  // Takes the final norm of hidden states [num_rows, hidden_size] in place, where the ops run.
+  void FinalNorm(const KernelContext& context, float* rows, int64_t num_rows);
   // Takes the final norm of tapped hidden states [num_rows, hidden_size] on the host, in place. Forward's `hidden` stays as it is.
   void NormTapped(const KernelContext& context, float* tapped, int64_t num_rows);
   // Computes the logits [vocab_size] of one tapped hidden state by the final norm and the head.
   void EarlyLogits(const KernelContext& context, const float* tapped, float* logits);
 
  private:
-  static bool Replays(const KernelContext& context, const ForwardBatch& batch);
+  bool Replays(const KernelContext& context, const ForwardBatch& batch) const;
+  bool AlwaysKeeps(int layer) const;
   void PlaceBatch(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t num_rows);
   void FindSegments(const ForwardBatch& batch, size_t group);
   LayerPass BeginPass(const KernelContext& context, const std::vector<int32_t>& positions);
@@ -93,9 +96,8 @@ class Decoder {
   void Steer(const LayerPass& pass, const ForwardBatch& batch, int64_t layer) const;
   void Tap(const LayerPass& pass, const ForwardBatch& batch, int64_t layer, ForwardResult* result) const;
   void CopyRows(const LayerPass& pass, const std::vector<int32_t>& rows, std::vector<float>* to) const;
-  void KeepStream(const LayerPass& pass, int64_t layer);
+  void Keep(const LayerPass& pass, const ForwardBatch& batch, int layer);
   void TakeWanted(const LayerPass& pass, const ForwardBatch& batch, ForwardResult* result);
-  void FinalNorm(const KernelContext& context, float* rows, int64_t num_rows);
   void Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* out, const Shortlist* shortlist);
   const PackedMatrix& HeadMatrix() const { return spec_.tied_head() ? weights_.embedding : weights_.head; }
   LinearPart HeadPart() const { return {.weights = HeadMatrix().view(), .bias = weights_.head_bias.data()}; }
@@ -110,9 +112,9 @@ class Decoder {
   Workspace workspace_;
   std::shared_ptr<EagleDecoder> eagle_;
   std::shared_ptr<MedusaHeads> medusa_;
-  std::vector<int> kept_layers_;             // those of KeepStreams
-  std::vector<AlignedBuffer> kept_streams_;  // [rows, hidden] each
-  std::vector<AttentionSegment> segments_;   // those of the current batch and KV group
+  std::vector<int> always_kept_;
+  std::map<int, AlignedBuffer> kept_;       // by layer [rows, hidden]
+  std::vector<AttentionSegment> segments_;  // those of the current batch and KV group
 };
 
 }  // namespace llmi

@@ -44,31 +44,31 @@ const float* EagleDecoder::Forward(const KernelContext& context, const Decoder& 
   return workspace_.stream.as<float>();
 }
 
-const float* EagleDecoder::TargetRows(const KernelContext& context, const Decoder& target, int64_t row, int64_t count) {
-  const int64_t hidden = spec_.hidden_size;
-  float* out = Floats(context, target_rows_, count * hidden);
-  if (!is_eagle3()) {
-    const float* rows = target.stream() + row * hidden;
-    const NormSpec& norm = target.spec().final_norm;
-    if (norm.present) {
-      Norm(context, RowNorm(norm, target.weights().final_norm, rows, out, count, hidden));
-    } else {
-      CopyThere(context, out, rows, FloatBytes(count * hidden));
-    }
-    return out;
-  }
-  const auto num_taps = static_cast<int64_t>(weights_.form.taps.size());
-  float* tapped = Floats(context, tapped_, count * num_taps * hidden);
-  for (int64_t tap = 0; tap < num_taps; ++tap) {
-    const float* rows = target.kept_stream(static_cast<size_t>(tap)) + row * hidden;
-    for (int64_t i = 0; i < count; ++i) {
-      CopyThere(context, tapped + (i * num_taps + tap) * hidden, rows + i * hidden, FloatBytes(hidden));
-    }
-  }
-  return FromTaps(context, tapped, count);
+std::vector<int> EagleDecoder::TargetLayers(const Decoder& target) const {
+  return is_eagle3() ? weights_.form.taps : std::vector<int>{static_cast<int>(target.spec().num_layers())};
 }
 
-const float* EagleDecoder::FromTaps(const KernelContext& context, float* tapped, int64_t count) {
+void EagleDecoder::ReadTarget(const KernelContext& context, const Decoder& target, const std::vector<const float*>& streams, int64_t count,
+                              float* out) {
+  const int64_t hidden = spec_.hidden_size;
+  if (is_eagle3()) {
+    const auto num_taps = static_cast<int64_t>(streams.size());
+    float* tapped = Floats(context, tapped_, count * num_taps * hidden);
+    for (int64_t i = 0; i < count * num_taps; ++i) {
+      const float* row = streams[static_cast<size_t>(i % num_taps)] + i / num_taps * hidden;
+      CopyThere(context, tapped + i * hidden, row, FloatBytes(hidden));
+    }
+    return FromTaps(context, tapped, count, out);
+  }
+  const NormSpec& norm = target.spec().final_norm;
+  if (norm.present) {
+    Norm(context, RowNorm(norm, target.weights().final_norm, streams[0], out, count, hidden));
+  } else {
+    CopyThere(context, out, streams[0], FloatBytes(count * hidden));
+  }
+}
+
+void EagleDecoder::FromTaps(const KernelContext& context, float* tapped, int64_t count, float* out) {
   const int64_t hidden = spec_.hidden_size;
   const int64_t width = static_cast<int64_t>(weights_.form.taps.size()) * hidden;
   if (weights_.num_tap_norms > 0) {
@@ -79,9 +79,7 @@ const float* EagleDecoder::FromTaps(const KernelContext& context, float* tapped,
     args.own_weights = true;
     Norm(context, args);
   }
-  float* out = Floats(context, target_rows_, count * hidden);
   Add(context, {&weights_.from_taps}, tapped, count, out, hidden, false);
-  return out;
 }
 
 float* EagleDecoder::Embedded(const KernelContext& context, const Decoder& target, const EagleRows& rows) {

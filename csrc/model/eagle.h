@@ -79,10 +79,13 @@ class EagleDecoder {
 
   const EagleWeights& weights() const { return weights_; }
   bool is_eagle3() const { return !weights_.form.taps.empty(); }
-  // The hidden rows that it reads, of rows [row, row + count) of the target's last forward, where the ops run; valid until the next call.
-  const float* TargetRows(const KernelContext& context, const Decoder& target, int64_t row, int64_t count);
-  // The hidden rows that EAGLE-3 makes of tapped rows [count, taps * hidden], which are normed in place; valid until the next call.
-  const float* FromTaps(const KernelContext& context, float* tapped, int64_t count);
+  // The layers of the target whose hidden states it reads.
+  std::vector<int> TargetLayers(const Decoder& target) const;
+  // Makes the hidden rows `out` [count, hidden_size] that the layer reads, where the ops run. streams: of each of the target's layers, its
+  // hidden states [count, hidden_size].
+  void ReadTarget(const KernelContext& context, const Decoder& target, const std::vector<const float*>& streams, int64_t count, float* out);
+  // The hidden rows that EAGLE-3 makes of tapped rows [count, taps * hidden], which are normed in place.
+  void FromTaps(const KernelContext& context, float* tapped, int64_t count, float* out);
   // Stores K and V of all rows. Returns the outputs [rows that are run, hidden_size], in the order of the queries, where the ops run; valid
   // until the next call. kv: KvCache::View of the drafter's layer.
   const float* Forward(const KernelContext& context, const Decoder& target, const KvView& kv, const EagleRows& rows);
@@ -108,7 +111,7 @@ class EagleDecoder {
   EagleWeights weights_;
   PositionValues positions_;
   Workspace workspace_;
-  AlignedBuffer tapped_, target_rows_;     // [rows, taps * hidden], [rows, hidden]
+  AlignedBuffer tapped_;                   // [rows, taps * hidden]
   AlignedBuffer embedded_, keys_;          // [rows, hidden], [rows, keys | values]
   AlignedBuffer begun_, read_;             // [rows, hidden]: where the layer's stream begins; the hidden rows as its attention reads them
   AlignedBuffer run_embedded_, run_read_;  // the same of the rows that are run
@@ -129,8 +132,8 @@ struct EagleFile {
   std::vector<std::string> inert;  // tensors that are read in Python, or not needed
 };
 
-// Loads the layer in the format of the target's own. target: keeps the streams that the layer reads from now on. Throws Error(kModelFile,
-// kUnsupportedModel) naming the tensor that is missing, is not known or has another shape.
+// Loads the layer in the format of the target's own. target: keeps the hidden states that the layer reads from now on. Throws
+// Error(kModelFile, kUnsupportedModel) naming the tensor that is missing, is not known or has another shape.
 std::unique_ptr<EagleDecoder> LoadEagle(const KernelContext& context, const EagleFile& file, const ModelFiles& target_files,
                                         Decoder* target);
 

@@ -254,7 +254,7 @@ std::unique_ptr<EagleDecoder> LoadEagle(const KernelContext& context, const Eagl
   EagleLoader loader(context, *file.files, &spec, file, *target);
   EagleWeights weights = loader.Load(file);
   if (!file.form.taps.empty()) {
-    target->KeepStreams(weights.form.taps);
+    target->AlwaysKeep(weights.form.taps);
   } else if (!file.shortlist.empty()) {
     weights.head = HeadRows(context, file.shortlist, target_files, *target);
   }

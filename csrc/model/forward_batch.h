@@ -38,9 +38,7 @@ struct ForwardBatch {
   // Hidden states after these layers (0 = embedding output), at the wanted rows.
   std::vector<int> tap_layers;
   std::vector<int> attention_layers;  // attention weights of these layers (1 = first), at the wanted rows
-  // Hidden states after these layers at other rows: stream_rows, ascending, wanted or not.
-  std::vector<int> stream_layers;
-  std::vector<int32_t> stream_rows;
+  std::vector<int> kept_layers;       // the decoder keeps the hidden states after these layers, of all rows (Decoder::rows)
 
   std::vector<SteeredRows> steered;  // no row twice for a layer
   std::vector<float> steering;       // vectors, one after the other
@@ -60,7 +58,6 @@ struct ForwardResult {
   // runs.
   const float* hidden = nullptr;
   std::vector<std::vector<float>> taps;                    // per tap layer [num_wanted, hidden_size], before any norm
-  std::vector<std::vector<float>> streams;                 // per stream layer [num_stream_rows, hidden_size], before any norm
   std::vector<std::vector<std::vector<float>>> attention;  // per attention layer, per wanted row [num_heads, slots up to it]
 };
 

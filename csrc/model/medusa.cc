@@ -23,13 +23,13 @@ uint64_t MedusaHeads::num_bytes() const {
   return bytes;
 }
 
-void MedusaHeads::Logits(const KernelContext& context, Decoder& target, const std::vector<float>& normed, int64_t head,
+void MedusaHeads::Logits(const KernelContext& context, Decoder& target, const std::vector<const float*>& rows, int64_t head,
                          std::vector<float>* logits) {
   const int64_t hidden = target.spec().hidden_size;
-  const int64_t num_rows = static_cast<int64_t>(normed.size()) / hidden;
+  const auto num_rows = static_cast<int64_t>(rows.size());
   const MedusaHead& own = heads_[static_cast<size_t>(head)];
   float* x = Floats(context, x_, num_rows * hidden);
-  ToDevice(context, x, normed.data(), FloatBytes(num_rows * hidden));
+  for (int64_t i = 0; i < num_rows; ++i) CopyThere(context, x + i * hidden, rows[static_cast<size_t>(i)], FloatBytes(hidden));
   for (const LinearWeights& block : own.blocks) RunBlock(context, block, num_rows, x);
   if (own.vocabulary.num_bytes() > 0) return HeadLogits(context, own.vocabulary, {}, x, num_rows, {forms_, logits_}, logits);
   if (rows_.num_bytes() > 0) return HeadLogits(context, rows_, target.spec().head, x, num_rows, {forms_, logits_}, logits);

@@ -32,8 +32,9 @@ class MedusaHeads {
   int64_t num_heads() const { return static_cast<int64_t>(heads_.size()); }
   const std::vector<int32_t>& shortlist() const { return shortlist_; }
   uint64_t num_bytes() const;
-  // The logits [num_rows, number of choices] of one head. normed [num_rows, hidden_size]: on the host, as the target's head reads them.
-  void Logits(const KernelContext& context, Decoder& target, const std::vector<float>& normed, int64_t head, std::vector<float>* logits);
+  // The logits [num_rows, number of choices] of one head. rows: hidden rows as the target's head reads them, where the ops run.
+  void Logits(const KernelContext& context, Decoder& target, const std::vector<const float*>& rows, int64_t head,
+              std::vector<float>* logits);
 
  private:
   void RunBlock(const KernelContext& context, const LinearWeights& block, int64_t num_rows, float* x);

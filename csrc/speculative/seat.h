@@ -11,7 +11,7 @@
 #include "sampling/params.h"
 #include "sampling/state.h"
 #include "speculative/draft.h"
-#include "speculative/hidden_rows.h"
+#include "speculative/hidden_view.h"
 
 namespace llmi {
 

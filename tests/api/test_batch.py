@@ -29,7 +29,7 @@ def batch(tiny_path: Callable[..., Path]) -> bytes:
 
 def vectors(data: bytes) -> list[tuple[int, int]]:
     """Where each vector's values begin, and how many there are."""
-    sizes = [4, 4, 32, 4, 4, 8, 4, 4, 4, 4, 4, 32, 4]
+    sizes = [4, 4, 32, 4, 4, 8, 4, 4, 4, 4, 32, 4]
     places, offset = [], 0
     for size in sizes:
         (count,) = struct.unpack_from("<Q", data, offset)
@@ -43,7 +43,7 @@ def test_bytes_round_trip(batch: bytes) -> None:
     assert T.batch_from_bytes(batch) == batch
     counts = [count for _, count in vectors(batch)]
     assert counts[:4] == [7, 7, 2, 4]  # tokens, positions, segments, parents
-    assert counts[5:] == [4, 7, 2, 0, 0, 0, 0, 0]  # tables (two segments in two groups), wanted rows, taps, attention, streams, steering
+    assert counts[5:] == [4, 7, 2, 0, 0, 0, 0]  # tables (two segments in two groups), wanted rows, taps, attention, kept layers, steering
     segments, _ = vectors(batch)[2]
     assert struct.unpack_from("<8q", batch, segments) == (0, 3, 0, -1, 3, 4, 39, 0)
     positions, count = vectors(batch)[1]
@@ -77,27 +77,25 @@ def test_offsets_are_checked(batch: bytes, vector: int, offset: int, layout: str
         T.batch_from_bytes(bytes(data))
 
 
-def with_rows(batch: bytes, stream_rows: list[int], steered: tuple[int, int, int, int]) -> bytes:
-    """The batch with stream rows of one layer, and rows that one vector of three values steers."""
-    parts = [("<i", [1]), ("<i", stream_rows), ("<q", list(steered)), ("<f", [0.5, 0.25, 2.0])]
-    counts = [1, len(stream_rows), 1, 3]
+def with_rows(batch: bytes, steered: tuple[int, int, int, int]) -> bytes:
+    """The batch with a layer that is kept, and rows that one vector of three values steers."""
+    parts = [("<i", [1]), ("<q", list(steered)), ("<f", [0.5, 0.25, 2.0])]
+    counts = [1, 1, 3]
     packed = [
         struct.pack("<Q", n) + b"".join(struct.pack(layout, value) for value in values)
         for n, (layout, values) in zip(counts, parts, strict=True)
     ]
-    return batch[: -4 * 8] + b"".join(packed)
+    return batch[: -3 * 8] + b"".join(packed)
 
 
-def test_streams_and_steering_are_checked(batch: bytes) -> None:
-    good = with_rows(batch, [0, 2, 6], (3, 4, 1, 0))
+def test_steering_is_checked(batch: bytes) -> None:
+    good = with_rows(batch, (3, 4, 1, 0))
     assert T.batch_from_bytes(good) == good
     for wrong in (
-        with_rows(batch, [0, 0], (3, 4, 1, 0)),
-        with_rows(batch, [0, 7], (3, 4, 1, 0)),
-        with_rows(batch, [0], (3, 5, 1, 0)),
-        with_rows(batch, [0], (-1, 1, 1, 0)),
-        with_rows(batch, [0], (0, 1, 1, 3)),
-        with_rows(batch, [0], (0, 1, 1, -1)),
+        with_rows(batch, (3, 5, 1, 0)),
+        with_rows(batch, (-1, 1, 1, 0)),
+        with_rows(batch, (0, 1, 1, 3)),
+        with_rows(batch, (0, 1, 1, -1)),
     ):
         with pytest.raises(_core.CoreError, match="bytes of a batch"):
             T.batch_from_bytes(wrong)

@@ -68,10 +68,10 @@ BUGS = [
     ),
     Mutant(
         "rows come again after a preemption",
-        "csrc/engine",
-        "AddStream",
-        "std::max(begin, sample->drafting.rows().next())",
-        "begin",
+        "csrc/speculative",
+        "HiddenLog::Append",
+        "std::min(end_ - position, count)",
+        "0",
         "engine/test_hidden_rows.py",
     ),
     Mutant(
@@ -185,9 +185,9 @@ BUGS = [
     Mutant(
         "siblings by their place in the draft",
         "csrc/engine/drafting",
-        "MedusaRunner::Grow",
-        "chosen.token_ids[rank]",
-        "chosen.token_ids[chosen.token_ids.size() - 1 - rank]",
+        "HeadTree::AddChildren",
+        "choices.token_ids[rank]",
+        "choices.token_ids[choices.token_ids.size() - 1 - rank]",
         "speculation/test_medusa.py",
     ),
     Mutant(

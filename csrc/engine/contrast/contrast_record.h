@@ -10,13 +10,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/contrast/hidden_rows.h"
+#include "engine/contrast/cosine_index.h"
 #include "sampling/law.h"
 
 namespace llmi {
 
 struct ContrastRecord {
-  HiddenRows rows;             // of the committed tokens
+  CosineIndex rows;            // of the committed tokens
   std::vector<float> probs;    // p of the candidates
   std::vector<double> scores;  // of the candidates that this step has scored
   int32_t chosen = -1;         // the candidate that this step has named

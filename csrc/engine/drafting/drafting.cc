@@ -25,28 +25,30 @@ bool MayDraft(const ScheduledPiece& piece) {
 // The trained drafters of one sequence.
 class SampleHeads : public HeadSource {
  public:
-  SampleHeads(const DraftHeads& heads, Sample& sample) : heads_(heads), sample_(sample) {}
+  SampleHeads(TrainedHeads& heads, Sample& sample) : heads_(heads), sample_(sample) {}
   std::unique_ptr<HeadState> NewState(HeadKind kind) override {
-    if (kind == HeadKind::kLayer) return std::make_unique<SampleHeadState>(heads_.eagle, sample_);
-    return std::make_unique<SampleHeadState>(heads_.medusa, sample_);
+    if (kind == HeadKind::kLayer) return std::make_unique<SampleHeadState>(heads_.eagle(), sample_);
+    return std::make_unique<SampleHeadState>(heads_.medusa(), sample_);
   }
 
  private:
-  const DraftHeads& heads_;
+  TrainedHeads& heads_;
   Sample& sample_;
 };
 
 }  // namespace
 
-Drafting::Drafting(const KernelContext& context, KvCache& cache, Scheduler& scheduler, StepCosts& costs, ActiveRequests& requests,
-                   DraftingLimits limits, DraftHeads heads)
+Drafting::Drafting(const KernelContext& context, Decoder& decoder, KvCache& cache, Scheduler& scheduler, StepCosts& costs,
+                   ActiveRequests& requests, int64_t max_num_batched_tokens)
     : context_(context),
       cache_(cache),
       scheduler_(scheduler),
       requests_(requests),
-      limits_(limits),
-      heads_(heads),
-      lengths_(context, scheduler, costs, histories_, heads.eagle) {}
+      vocab_size_(decoder.spec().vocab_size),
+      max_num_batched_tokens_(max_num_batched_tokens),
+      heads_(context, decoder, cache),
+      hidden_(context, decoder, heads_),
+      lengths_(context, scheduler, costs, histories_, heads_.eagle()) {}
 
 void Drafting::ProposeWhole() {
   std::vector<Sample*> samples;
@@ -94,7 +96,7 @@ void Drafting::ProposeForStep(std::vector<ScheduledPiece>* pieces) {
 
 void Drafting::Propose(const std::vector<Sample*>& samples, StepPlan plan) {
   if (samples.empty()) return;
-  FindForced(context_, limits_.vocab_size, samples);
+  FindForced(context_, vocab_size_, samples);
   histories_.Bound();
   std::vector<Call> calls = ChooseCalls(samples, &plan);
   lengths_.worth().BeginStep(plan);
@@ -141,6 +143,7 @@ std::vector<Drafting::Call> Drafting::ChooseCalls(const std::vector<Sample*>& sa
 void Drafting::BeginStates(Sample& leader) {
   if (leader.finished || !leader.request().speculation || leader.drafting.state() != nullptr) return;
   for (const auto& sample : leader.running->samples) {
+    hidden_.AddReaders(*sample);
     SampleHeads heads(heads_, *sample);
     sample->drafting.set_state(leader.request().speculation->drafter->NewState({leader.request().id, sample->index}, heads));
   }
@@ -155,8 +158,7 @@ Seat Drafting::MakeSeat(Sample& sample, int64_t max_nodes) {
   seat.sequence = {request.id, sample.index};
   seat.text = {.token_ids = sample.tokens, .prompt_len = sample.running->prompt_len(), .forced = {}};
   if (request.drafts_forced) seat.text.forced = sample.constraint->forced();
-  const HiddenChunks& rows = sample.drafting.rows().chunks();
-  seat.hidden = {&sample.drafting.hidden_states(), &rows, rows.empty() ? sample.drafting.rows().next() : rows[0]->first_row};
+  seat.hidden = {&sample.drafting.hidden(), &context_};
   seat.sampling = {&request.params, sample.sampler, sample.rank, sample.drafting.round()};
   seat.wants = {.laws = sample.judges_drafts(), .chain = speculation.judge != nullptr && !speculation.judge->takes_trees()};
   seat.budget = {.max_nodes = max_nodes,
@@ -177,7 +179,7 @@ void Drafting::AddToCall(Sample& sample, StepPlan* plan, std::vector<Call>* call
   const bool picks_nodes = NodeLengths::Picks(speculation);
   lengths_.Begin(sample);
   if (picks_nodes && !lengths_.Looks(sample, *plan)) return;
-  const int64_t limit = NodeLengths::Limit(sample, limits_.max_num_batched_tokens - plan->num_rows);
+  const int64_t limit = NodeLengths::Limit(sample, max_num_batched_tokens_ - plan->num_rows);
   const int64_t length = limit < 1 || picks_nodes ? limit : lengths_.Choose(sample, limit, plan);
   if (length < 1) {
     resting->push_back(speculation.drafter.get());
@@ -215,7 +217,7 @@ void Drafting::ProposePlanned(const std::vector<std::pair<Sample*, int64_t>>& pl
   std::vector<Call> calls;
   std::vector<Sample*> samples;
   for (const auto& [sample, length] : planned) samples.push_back(sample);
-  if (!samples.empty()) FindForced(context_, limits_.vocab_size, samples);
+  if (!samples.empty()) FindForced(context_, vocab_size_, samples);
   for (const auto& [sample, length] : planned) {
     const SpeculationConfig& speculation = *sample->request().speculation;
     Call& call = CallOf(speculation.drafter.get(), NodeLengths::Picks(speculation), &calls);
@@ -235,7 +237,7 @@ void Drafting::ProposePlanned(const std::vector<std::pair<Sample*, int64_t>>& pl
 // Leaves the nodes of a proposed draft that pay.
 void Drafting::PickNodes(Sample& sample, Seat& seat, StepPlan* plan) {
   if (sample.finished || seat.error) return;
-  const int64_t room = NodeLengths::Limit(sample, limits_.max_num_batched_tokens - plan->num_rows);
+  const int64_t room = NodeLengths::Limit(sample, max_num_batched_tokens_ - plan->num_rows);
   lengths_.Cut(sample, &seat.draft, std::clamp<int64_t>(room, 0, seat.budget.max_nodes), plan);
 }
 
@@ -243,7 +245,7 @@ void Drafting::Ask(Call& call) {
   const double start = NowSeconds();
   call.drafter->Propose(call.seats);
   lengths_.worth().LearnHead();
-  for (Sample* sample : call.samples) sample->drafting.rows().Clear();
+  for (Sample* sample : call.samples) sample->drafting.hidden().DropBefore(HiddenReader::kRows, sample->drafting.hidden().end());
   const double seconds = NowSeconds() - start;
   int64_t num_nodes = 0;
   for (Seat& seat : call.seats) {
@@ -268,7 +270,7 @@ void Drafting::Take(Sample& sample, Seat& seat) {
   Draft draft;
   try {
     if (seat.error) throw *seat.error;
-    CheckDraft(&seat.draft, limits_.vocab_size, seat.budget.max_nodes);
+    CheckDraft(&seat.draft, vocab_size_, seat.budget.max_nodes);
     draft = CutDepth(seat.draft, seat.budget.max_depth);
     if (sample.judges_drafts()) CheckFits(sample, draft);
   } catch (const Error& error) {
@@ -308,13 +310,14 @@ void Drafting::CheckFits(const Sample& sample, const Draft& draft) const {
 
 void Drafting::EndWalks(const LaunchedStep& step, double seconds) {
   if (ShapeOf(step.pieces, step.num_rows).num_prompts == 0) lengths_.worth().LearnStep(step.num_rows, seconds);
-  for (const ScheduledPiece& piece : step.pieces) {
-    Sample* sample = piece.sequence->owner;
+  for (size_t i = 0; i < step.pieces.size(); ++i) {
+    Sample* sample = step.pieces[i].sequence->owner;
     const int64_t num_nodes = sample->walk.draft().size();
     if (num_nodes > 0 && sample->drafting.contrast() != nullptr) {
       if (!sample->finished) cache_.Trim(&sample->scheduled.kv);
       sample->walk.End();
     } else if (num_nodes > 0) {
+      hidden_.KeepAccepted(step, i);
       EndWalk(*sample, step.forward_seconds * static_cast<double>(1 + num_nodes) / static_cast<double>(step.num_rows));
     }
   }

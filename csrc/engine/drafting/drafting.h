@@ -10,29 +10,19 @@
 #include "engine/active_requests.h"
 #include "engine/costs.h"
 #include "engine/drafting/history.h"
-#include "engine/drafting/eagle_runner.h"
-#include "engine/drafting/medusa_runner.h"
+#include "engine/drafting/hidden_keeper.h"
 #include "engine/drafting/node_lengths.h"
+#include "engine/drafting/trained_heads.h"
 #include "kernels/ops/context.h"
+#include "model/decoder.h"
 #include "scheduler/scheduler.h"
 
 namespace llmi {
 
-struct DraftingLimits {
-  int64_t vocab_size = 0;
-  int64_t max_num_batched_tokens = 0;
-};
-
-// The engine's parts of the drafters that were loaded with the model; null: it was loaded without.
-struct DraftHeads {
-  EagleRunner* eagle = nullptr;
-  MedusaRunner* medusa = nullptr;
-};
-
 class Drafting {
  public:
-  Drafting(const KernelContext& context, KvCache& cache, Scheduler& scheduler, StepCosts& costs, ActiveRequests& requests,
-           DraftingLimits limits, DraftHeads heads);
+  Drafting(const KernelContext& context, Decoder& decoder, KvCache& cache, Scheduler& scheduler, StepCosts& costs, ActiveRequests& requests,
+           int64_t max_num_batched_tokens);
 
   // Call it before a step is scheduled. Proposes for sequences whose drafts are accepted and rejected (Sample::judges_drafts). Each token
   // of such a sequence has one draft, and the whole draft goes into the step that computes the token. That may be a later step than the
@@ -41,6 +31,8 @@ class Drafting {
   // Call it when a step is scheduled. Gives it the drafts that wait, and proposes for the other sequences in the rows that are left.
   // Removes the pieces of requests that failed.
   void ProposeForStep(std::vector<ScheduledPiece>* pieces);
+  // Call it when the step's tokens are committed and before its rows are processed: keeps the hidden states that drafters read.
+  void KeepHidden(const LaunchedStep& step) { hidden_.Keep(step); }
   // Call it after the walks. Records statistics and acceptance, tells drafters what they observe, and gives reserved slots back.
   // seconds: of the step.
   void EndWalks(const LaunchedStep& step, double seconds);
@@ -72,8 +64,10 @@ class Drafting {
   KvCache& cache_;
   Scheduler& scheduler_;
   ActiveRequests& requests_;
-  const DraftingLimits limits_;
-  const DraftHeads heads_;
+  const int64_t vocab_size_;
+  const int64_t max_num_batched_tokens_;
+  TrainedHeads heads_;
+  HiddenKeeper hidden_;
   DrafterHistories histories_;
   NodeLengths lengths_;
 };

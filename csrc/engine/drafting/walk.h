@@ -23,11 +23,4 @@ void WalkOn(KvCache& cache, Sample& sample, int32_t child);
 // Tells the sequence's drafter the likeliest tokens behind the row. logits [vocab_size]: before the masks.
 void LearnRow(const LogitsRow& row, std::span<const float> logits);
 
-// Keeps, for drafters, the hidden states of the row that each sequence's last token was drawn from. layers: of result.taps.
-void KeepHiddenStates(const std::vector<LogitsRow>& rows, const std::vector<int>& layers, const ForwardResult& result, int64_t hidden_size);
-
-// Keeps, for drafters, the hidden states of the tokens that the step has committed: those of its pieces, and of the accepted nodes of their
-// drafts. Call it after the walks, before they end.
-void KeepHiddenRows(const LaunchedStep& step, int64_t hidden_size);
-
 }  // namespace llmi

@@ -169,6 +169,8 @@ void RowProcessor::StartSiblings(const LogitsRow& row, const RowValues& values) 
     sample.started = true;
     cache_.Fork(leader.scheduled.kv, &sample.scheduled.kv);
     sample.ForkCompanion(cache_, leader);
+    sample.drafting.hidden().CopyFrom(context_, leader.drafting.hidden());
+    sample.scheduled.first_streamed_row = leader.scheduled.first_streamed_row;
     if (sample.constraint != nullptr) sample.constraint->ShareRoot(*leader.constraint);
     sample.scheduled.num_seats = sample.num_sequences();
     sample.scheduled.max_computed = sample.scheduled.kv.num_tokens;

@@ -1,4 +1,4 @@
-#include "engine/contrast/hidden_rows.h"
+#include "engine/contrast/cosine_index.h"
 
 #include <algorithm>
 #include <array>
@@ -27,7 +27,7 @@ double Length(std::span<const float> row) {
 
 }  // namespace
 
-void HiddenRows::Add(std::span<const float> row) {
+void CosineIndex::Add(std::span<const float> row) {
   row_size_ = row.size();
   const double length = Length(row);
   const int64_t place = size() % kChunkRows;
@@ -40,7 +40,7 @@ void HiddenRows::Add(std::span<const float> row) {
   lengths_.push_back(length);
 }
 
-std::vector<double> HiddenRows::LargestCosines(const KernelContext& context, std::span<const float> others) const {
+std::vector<double> CosineIndex::LargestCosines(const KernelContext& context, std::span<const float> others) const {
   const size_t num_others = others.size() / row_size_;
   std::vector<double> largest(num_others, -std::numeric_limits<double>::infinity());
   std::vector<double> other_lengths;

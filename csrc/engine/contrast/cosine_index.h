@@ -13,7 +13,7 @@ namespace llmi {
 // Bytes that one row of `size` values takes: the values in fp32, and its length in fp64.
 constexpr int64_t HiddenRowBytes(int64_t size) { return size * 4 + 8; }
 
-class HiddenRows {
+class CosineIndex {
  public:
   int64_t size() const { return static_cast<int64_t>(lengths_.size()); }
   // row: of the next token, on the host; all rows have one size. Throws Error(kNonFiniteLogits) for NaN or infinity.
