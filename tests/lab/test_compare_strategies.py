@@ -26,6 +26,7 @@ def generated(sequence: TokenSequence) -> Generator[Any, Any, Any]:
     return (yield Generate([sequence], max_tokens=6, temperature=0, ignore_eos=True))
 
 
+@pytest.mark.slow
 def test_each_kind_of_strategy(tiny: LLM) -> None:
     greedy = SamplingParams(max_tokens=6, temperature=0, ignore_eos=True)
     particles = smc.ParticleFilter(4)

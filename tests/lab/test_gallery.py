@@ -69,6 +69,7 @@ def test_there_are_24() -> None:
     assert all(old in found[number, 0] for number, old, _ in SHORTER)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "place"), programs()[1])
 def test_program(number: int, place: int, world: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     code = programs()[1][number, place]

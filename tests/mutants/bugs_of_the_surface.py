@@ -22,14 +22,6 @@ BUGS = [
         "training/test_training_parts.py",
     ),
     Mutant(
-        "a resumed run reads from the first batch",
-        "python/llmi/training/run.py",
-        "run",
-        "range(self.optimizer.step)",
-        "range(0)",
-        "training/test_train_heads.py",
-    ),
-    Mutant(
         "repeated n grams count each time",
         "python/llmi/watermark",
         "detect",

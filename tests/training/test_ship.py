@@ -23,6 +23,7 @@ if BENCHMARKS.is_dir():
     import ship
 
 
+@pytest.mark.slow
 def test_the_script_gives_the_same_files_again(
     tiny_path: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

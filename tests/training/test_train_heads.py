@@ -19,6 +19,9 @@ from llmi.training.heads_file import read_safetensors
 from llmi.training.layer import Roll, angles, grid_of, rotate
 from llmi.training.report import HeadsReport
 
+pytestmark = pytest.mark.slow
+
+
 PROMPTS = ["The sea", "A cat sat", "One and one", "In the night", "She said", "Snow", "He ran to", "Why"]
 Train = Callable[..., HeadsReport]
 
