@@ -196,6 +196,9 @@ void SpanPartials(const AttentionArgs& args, const AttentionTask& task, const Qu
 
 void SpanPartials(const AttentionArgs& args, const AttentionTask& task, const Query* queries, int64_t num_queries, int64_t span,
                   float* partials) {
+#ifdef __AVX512BF16__
+  SpanPartials<Bfloat16>(args, task, queries, num_queries, span, partials);
+#else
   switch (args.kv.type) {
     case KvType::kInt8: return SpanPartials<int8_t>(args, task, queries, num_queries, span, partials);
     case KvType::kF8: return SpanPartials<Float8>(args, task, queries, num_queries, span, partials);
@@ -203,6 +206,7 @@ void SpanPartials(const AttentionArgs& args, const AttentionTask& task, const Qu
     case KvType::kBF16: return SpanPartials<Bfloat16>(args, task, queries, num_queries, span, partials);
     case KvType::kF32: return SpanPartials<float>(args, task, queries, num_queries, span, partials);
   }
+#endif
 }
 
 // For each query, the state of the merge after some spans; the merged values are in the query's out.
@@ -263,7 +267,11 @@ inline void EndMerge(const AttentionArgs& args, const Query* queries, int64_t nu
 
 }  // namespace
 
+// The avx512_bf16 table has only bf16 of its own: for other types avx512's code would be compiled twice.
 void attention(const AttentionArgs& args, const AttentionTask& task) {
+#ifdef __AVX512BF16__
+  if (args.kv.type != KvType::kBF16) return avx512::attention(args, task);
+#endif
   const int64_t head_dim = args.kv.head_dim;
   Query queries[kMaxTaskQueries];
   const int64_t num_queries = CollectQueries(args, task, queries);
@@ -279,6 +287,9 @@ void attention(const AttentionArgs& args, const AttentionTask& task) {
 }
 
 void attention_span(const AttentionArgs& args, const AttentionTask& task, int64_t span, float* partials) {
+#ifdef __AVX512BF16__
+  if (args.kv.type != KvType::kBF16) return avx512::attention_span(args, task, span, partials);
+#endif
   Query queries[kMaxTaskQueries];
   const int64_t num_queries = CollectQueries(args, task, queries);
   SpanPartials(args, task, queries, num_queries, span * kAttentionSpan, partials);
