@@ -28,8 +28,8 @@ from llmi import (
 )
 from llmi.params.engine_options import ENGINE, NO_EFFECT
 from llmi.params.foreign_options import CALL_FOREIGN, ENGINE_FOREIGN
-from llmi.params.options import SAMPLING, DefaultInt
-from llmi.params.sampling import ALIASES, FIELDS
+from llmi.params.options import DefaultInt
+from llmi.params.sampling import ALIASES, FIELDS, SAMPLING
 from llmi.text.prompts import as_list, tokenize
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4)

@@ -17,8 +17,8 @@ import pytest
 import llmi
 from llmi import InvalidParamsError, SamplingParams, UnsupportedCombinationError
 from llmi.params.foreign_options import CALL_FOREIGN
-from llmi.params.options import CALL, SAMPLING, Option
-from llmi.params.sampling import ALIASES
+from llmi.params.options import CALL, Option
+from llmi.params.sampling import ALIASES, SAMPLING
 
 DOCS = Path(__file__).parents[2] / "docs"
 #: A value that has an effect, in the form that the program of this name takes, with the values that it needs.

@@ -35,7 +35,7 @@ from llmi import (
     replay,
 )
 from llmi.params.beams import BEAMS, NOT_SHARED, SHARED
-from llmi.params.options import SAMPLING
+from llmi.params.sampling import SAMPLING
 from llmi.testing import assert_same_tokens
 from test_beams import ENDS, PROMPT, Array, beams, many
 

@@ -13,8 +13,7 @@ import pytest
 import llmi
 from llmi import LLM, InvalidParamsError, ModelFileError
 from llmi.params.foreign_options import CALL_FOREIGN
-from llmi.params.options import SAMPLING
-from llmi.params.sampling import ALIASES
+from llmi.params.sampling import ALIASES, SAMPLING
 
 CHAT = [{"role": "user", "content": "x"}]
 

@@ -25,8 +25,7 @@ from llmi import (
 )
 from llmi.params.beams import BEAM_ALIASES, BEAMS
 from llmi.params.foreign_options import CALL_FOREIGN
-from llmi.params.options import SAMPLING
-from llmi.params.sampling import ALIASES
+from llmi.params.sampling import ALIASES, SAMPLING
 from llmi.params.steps import COMPANIONS, FILTERS, ORDERS, STEPS
 
 T = _core.testing

@@ -10,7 +10,8 @@ import pytest
 
 from bits import assert_same_bits
 from llmi import _core
-from llmi.params.options import SAMPLING, DefaultInt
+from llmi.params.options import DefaultInt
+from llmi.params.sampling import SAMPLING
 from llmi.requests.build import _PASSED_ON
 
 T = _core.testing

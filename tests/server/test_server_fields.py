@@ -13,7 +13,7 @@ import pytest
 
 from agent_bodies import CLIENT_BODIES, claude_code_body, cline_body, codex_body
 from llmi.errors import InvalidParamsError, LlmiError
-from llmi.params.options import SAMPLING
+from llmi.params.sampling import SAMPLING
 from llmi.server.anthropic_chat import chat_of_messages, output_format
 from llmi.server.errors import ApiError
 from llmi.server.fields import CHAT, COMPLETIONS, COUNT_TOKENS, MESSAGES, NOT_OVER_HTTP, RENDERING, RESPONSES, Endpoint

@@ -302,7 +302,7 @@ def test_calls_and_codex_in_responses(client: Client) -> None:
 
 
 def test_openapi_names_every_route_and_field(client: Client) -> None:
-    from llmi.params.options import SAMPLING
+    from llmi.params.sampling import SAMPLING
     from llmi.server.app import ROUTES
     from llmi.server.fields import NOT_OVER_HTTP
 

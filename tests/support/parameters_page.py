@@ -13,7 +13,8 @@ from llmi.base.kinds import Kind, Neutral, Objects
 from llmi.params.beams import BEAMS
 from llmi.params.engine_options import ENGINE, NO_EFFECT
 from llmi.params.foreign_options import CALL_FOREIGN, CALL_HINTS, ENGINE_FOREIGN, ENGINE_HINTS, Foreign
-from llmi.params.options import CALL, SAMPLING, DefaultInt, Option
+from llmi.params.options import CALL, DefaultInt, Option
+from llmi.params.sampling import SAMPLING
 
 PAGE = Path(__file__).parents[2] / "docs" / "parameters.md"
 _CLASSES = (llmi.LLM, llmi.AsyncLLM, llmi.Tokenizer, llmi.TokenSequence)

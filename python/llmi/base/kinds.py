@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: Longest list that is read from an argument, and most that is read of an iterator, which may have no end.
-MAX_ENTRIES, MAX_ITERATED = 1 << 24, 1 << 20
+MAX_ENTRIES: int = 1 << 24
+MAX_ITERATED = 1 << 20
 FLOAT32_MAX = 3.4028234663852886e38
 TOKEN_ID_LIMIT = 2**31
 
@@ -365,8 +366,8 @@ class Either:
         raise refuse(name, self.says, value) from last
 
 
-TOKEN_ID = Whole(0, TOKEN_ID_LIMIT - 1, "a token id, an integer in [0, 2^31)")
-TOKEN_IDS = Listed(TOKEN_ID, "a list of token ids", MAX_ENTRIES)
+TOKEN_ID: Whole = Whole(0, TOKEN_ID_LIMIT - 1, "a token id, an integer in [0, 2^31)")
+TOKEN_IDS: Listed = Listed(TOKEN_ID, "a list of token ids", MAX_ENTRIES)
 BIAS = Real(-FLOAT32_MAX, FLOAT32_MAX, "a finite number or -inf", minus_infinity=True)
 
 

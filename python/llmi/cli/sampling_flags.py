@@ -9,7 +9,8 @@ from typing import Any
 
 from llmi.base.kinds import TOKEN_IDS, Either, Flag, Listed, Maybe, Neutral, Real, Text, Whole
 from llmi.errors import InvalidParamsError
-from llmi.params.options import SAMPLING, Option
+from llmi.params.options import Option
+from llmi.params.sampling import SAMPLING
 from llmi.params.steps import ORDERS
 
 #: Parameters that change nothing that a command prints, or that it cannot print.

@@ -12,8 +12,8 @@ from llmi import _core
 from llmi.base.kinds import TOKEN_ID_LIMIT, Whole, plain, show
 from llmi.errors import ConstraintError, HookError, NonFiniteLogitsError, UnsupportedCombinationError
 from llmi.hooks.constraint import ConstraintMasks, NothingAllowedError
-from llmi.params.options import SAMPLING, Streamer, is_streamer
-from llmi.params.sampling import SamplingParams, TokenContext
+from llmi.params.options import Streamer, is_streamer
+from llmi.params.sampling import SAMPLING, SamplingParams, TokenContext
 from llmi.params.structured import StructuredOutputsParams
 
 if TYPE_CHECKING:

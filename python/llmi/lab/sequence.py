@@ -26,9 +26,9 @@ from llmi.lab.memory import Draw, Draws, Memory
 from llmi.lab.single_draw import check_single_draw
 from llmi.lab.tree import TokenTree
 from llmi.params.constraint import Constraint
-from llmi.params.options import SAMPLING, SEED, option
+from llmi.params.options import SEED, option
 from llmi.params.rows import combined
-from llmi.params.sampling import SamplingParams
+from llmi.params.sampling import SAMPLING, SamplingParams
 from llmi.params.structured import StructuredOutputsParams
 from llmi.requests.resolve import resolve_params
 from llmi.requests.steering import core_steering

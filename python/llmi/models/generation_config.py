@@ -12,19 +12,14 @@ from llmi.base.kinds import Flag, Kind, Whole, parse, show
 from llmi.errors import InvalidParamsError, LlmiError, ModelFileError
 from llmi.models.input_file import is_there, read_json
 from llmi.params.foreign_options import CALL_FOREIGN
-from llmi.params.options import SAMPLING
-from llmi.params.sampling import ALIASES, canonical
+from llmi.params.sampling import ALIASES, SAMPLING, canonical
 
 _MAX_BYTES = 1 << 20
 #: Keys of the file that set a parameter.
 _USED = frozenset(
     {
+        *(name for name, option in SAMPLING.items() if option.from_model),
         "num_return_sequences",
-        "temperature",
-        "top_k",
-        "top_p",
-        "min_p",
-        "repetition_penalty",
         "max_new_tokens",
         "min_new_tokens",
         "do_sample",
@@ -32,15 +27,6 @@ _USED = frozenset(
         "sequence_bias",
         "bad_words_ids",
         "stop_strings",
-        "presence_penalty",
-        "frequency_penalty",
-        "max_tokens",
-        "stop_token_ids",
-        "typical_p",
-        "epsilon_cutoff",
-        "eta_cutoff",
-        "top_h",
-        "no_repeat_ngram_size",
     }
 )
 #: Keys that change nothing, whatever they hold, with the reason.

@@ -17,9 +17,8 @@ from llmi.models.input_file import MAX_VOCABULARY_BYTES, parse_json, read_text
 from llmi.outputs.completion import CompletionOutput, Logprob
 from llmi.outputs.receipt_check import ReceiptCheck, digest_of, digests_by_position, results_of
 from llmi.params.beams import BEAM_FIELDS, BeamSearchParams
-from llmi.params.options import SAMPLING
 from llmi.params.overrides import overrides_text
-from llmi.params.sampling import FIELDS, HOOKS, SamplingParams
+from llmi.params.sampling import FIELDS, HOOKS, SAMPLING, SamplingParams
 from llmi.params.steering import of_json
 
 if TYPE_CHECKING:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 from llmi.base.kinds import TOKEN_ID, Either, Flag, Listed, Maybe, Neutral, Real, Text, Whole, materialised, plain, refuse, show
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
-from llmi.params.constraint import Constraint
-from llmi.params.options import LIMITS, SAMPLING, DefaultInt, Option, table
-from llmi.params.sampling import LogitsProcessor, SamplingParams, StoppingCriterion, canonical
+from llmi.params.fields import DrawFields, EditFields, OutputFields, RowFields
+from llmi.params.options import LIMITS, about, field, options_of
+from llmi.params.sampling import SAMPLING, HookFields, SamplingParams, canonical
 from llmi.params.steering import comparable
 from llmi.params.steps import is_set
-from llmi.params.structured import StructuredOutputsParams
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
 
 MAX_WIDTH = 4096
 _LARGEST = 1e30
@@ -41,54 +37,52 @@ _WORD = Either(
     "a string, a list of token ids, or a list of such lists, of which one must appear",
 )
 
-#: What beam search has of its own; transformers' other names as aliases.
-BEAMS = table(
-    Option("beam_width", Whole(1, MAX_WIDTH), None, "Hypotheses that are kept at each step.", ("num_beams",)),
-    Option(
-        "n",
-        Maybe(Whole(1, MAX_WIDTH)),
+
+@dataclasses.dataclass(kw_only=True)
+class BeamFields:
+    """What beam search has of its own; transformers' other names as aliases."""
+
+    beam_width: int = dataclasses.field(metadata=about(Whole(1, MAX_WIDTH), "Hypotheses that are kept at each step.", ("num_beams",)))
+    n: int | None = field(
         None,
+        Maybe(Whole(1, MAX_WIDTH)),
         "Hypotheses that come back, best first; None: beam_width, or 1 where the width was given as num_beams.",
         ("num_return_sequences",),
-    ),
-    Option("length_penalty", Neutral(Real(-50, 50), 1.0), 1.0, "score = sum of log-probabilities / length^length_penalty."),
-    Option("length_includes_prompt", Flag(), False, "The length counts the prompt, and no end-of-text: vLLM's score, not transformers'."),
-    Option(
-        "early_stopping",
-        Neutral(_EarlyStopping(), False),
+    )
+    length_penalty: float = field(1.0, Neutral(Real(-50, 50), 1.0), "score = sum of log-probabilities / length^length_penalty.")
+    length_includes_prompt: bool = field(
+        False, Flag(), "The length counts the prompt, and no end-of-text: vLLM's score, not transformers'."
+    )
+    early_stopping: bool | Literal["never"] = field(
         False,
+        Neutral(_EarlyStopping(), False),
         "True: end when beam_width hypotheses are finished; False: when a better one is unlikely; 'never': when none is possible.",
-    ),
-    Option("do_sample", Neutral(Flag(), False), False, "Draw candidates without replacement (beam-sample) instead of taking the best."),
-    Option("num_beam_groups", Neutral(Whole(1, MAX_WIDTH), 1), 1, "Groups of beams, which choose in turn; a divisor of beam_width."),
-    Option(
-        "diversity_penalty",
-        Neutral(Real(0, _LARGEST), 0.0),
-        0.0,
-        "Subtracted from a token for each beam of an earlier group that took it at this step.",
-    ),
-    Option(
-        "force_words",
-        Maybe(Listed(_WORD, "a list of strings or of lists of token ids", 64)),
+    )
+    do_sample: bool = field(False, Neutral(Flag(), False), "Draw candidates without replacement (beam-sample) instead of taking the best.")
+    num_beam_groups: int = field(1, Neutral(Whole(1, MAX_WIDTH), 1), "Groups of beams, which choose in turn; a divisor of beam_width.")
+    diversity_penalty: float = field(
+        0.0, Neutral(Real(0, _LARGEST), 0.0), "Subtracted from a token for each beam of an earlier group that took it at this step."
+    )
+    force_words: Sequence[str | list[int] | list[list[int]]] | None = field(
         None,
+        Maybe(Listed(_WORD, "a list of strings or of lists of token ids", 64)),
         "Words that must appear in every hypothesis.",
         ("force_words_ids",),
-    ),
-)
+    )
+
+
+BEAMS = options_of(BeamFields)
 
 #: Fields of SamplingParams that beams have not, each with the reason.
 NOT_SHARED: Mapping[str, str] = {
     "sampler": "beam search chooses tokens by its own rule",
-    **dict.fromkeys(
-        ("guidance_scale", "negative_prompt", "dola_layers", "dola_rule", "penalty_alpha"),
-        "a beam's row is the model's own (docs/decisions/0008)",
-    ),
+    **dict.fromkeys(options_of(RowFields), "a beam's row is the model's own (docs/decisions/0008)"),
 }
 SHARED = tuple(name for name in SAMPLING if name not in NOT_SHARED and name not in BEAMS)
 
 
 @dataclasses.dataclass(kw_only=True)
-class BeamSearchParams:
+class BeamSearchParams(OutputFields, HookFields, EditFields, DrawFields, BeamFields):
     """How beam search looks for the best continuations. transformers' rule (docs/numerics.md).
 
     The score of a hypothesis is the sum of its tokens' log-probabilities divided by length^length_penalty, where end-of-text counts as a
@@ -126,71 +120,6 @@ class BeamSearchParams:
     >>> best = llm.generate("The capital of France is", BeamSearchParams(beam_width=4, max_tokens=16))[0].outputs[0]  # doctest: +SKIP
     >>> best.score, best.beam_indices  # doctest: +SKIP
     """
-
-    beam_width: int
-    n: int | None = None
-    length_penalty: float = 1.0
-    length_includes_prompt: bool = False
-    early_stopping: bool | Literal["never"] = False
-    do_sample: bool = False
-    num_beam_groups: int = 1
-    diversity_penalty: float = 0.0
-    force_words: Sequence[str | list[int] | list[list[int]]] | None = None
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int | None = None
-    max_tokens: int | None = DefaultInt(256)
-    min_tokens: int = 0
-    stop: str | list[str] | None = None
-    stop_regex: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    eos_token_id: int | list[int] | None = None
-    repetition_detection: Mapping[str, int] | None = None
-    thinking_token_budget: int | None = None
-    ignore_eos: bool = False
-    include_stop_str_in_output: bool = False
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    penalty_last_n: int = -1
-    no_repeat_ngram_size: int = 0
-    dry_multiplier: float = 0.0
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_penalty_last_n: int = -1
-    dry_sequence_breakers: str | list[str] | None = None
-    typical_p: float = 1.0
-    epsilon_cutoff: float = 0.0
-    eta_cutoff: float = 0.0
-    top_h: float | None = None
-    top_n_sigma: float = -1.0
-    p_less: bool = False
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
-    dynatemp_range: float = 0.0
-    dynatemp_exponent: float = 1.0
-    mirostat: Literal[0, 1, 2] = 0
-    mirostat_tau: float = 5.0
-    mirostat_eta: float = 0.1
-    adaptive_p: float = -1.0
-    adaptive_p_decay: float = 0.9
-    sampler_order: Sequence[str] | Literal["hf", "llama.cpp"] | None = None
-    steering: Mapping[int, ArrayLike] | None = None
-    logit_bias: Mapping[int, float] | None = None
-    bad_words: str | list[str] | list[list[int]] | None = None
-    allowed_token_ids: list[int] | None = None
-    structured_outputs: StructuredOutputsParams | Mapping[str, Any] | Constraint[Any] | None = None
-    logits_processors: LogitsProcessor | Iterable[LogitsProcessor] = ()
-    stopping_criteria: StoppingCriterion | Iterable[StoppingCriterion] = ()
-    logprob_token_ids: list[int] | None = None
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    detokenize: bool = True
-    skip_special_tokens: bool = True
-    output_kind: Literal["cumulative", "delta", "final"] = "cumulative"
 
     def replace(self, **changes: object) -> BeamSearchParams:
         """A copy with these fields changed; aliases are understood, unknown names raise TypeError."""

@@ -12,9 +12,9 @@ from llmi.base.log import log
 from llmi.errors import InvalidParamsError, PromptTooLongError, UnsupportedCombinationError
 from llmi.families import ModelSpec
 from llmi.params.beams import BeamSearchParams, beams_for_core
-from llmi.params.options import DRY_BREAKERS, SAMPLING
+from llmi.params.fields import DRY_BREAKERS
 from llmi.params.rows import combined, layers_of
-from llmi.params.sampling import SamplingParams
+from llmi.params.sampling import SAMPLING, SamplingParams
 from llmi.params.steps import order_of
 from llmi.requests.resolve import Resolved
 from llmi.requests.steering import core_steering

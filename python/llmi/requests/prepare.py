@@ -15,9 +15,9 @@ from llmi.errors import ChatTemplateError, InvalidParamsError, LlmiError, Prompt
 from llmi.hooks.constraint import ConstraintMasks
 from llmi.hooks.runners import RequestHooks, shared_streamer
 from llmi.params.beams import BeamSearchParams
-from llmi.params.options import PRIORITY, SAMPLING, is_streamer, one_or_each, option
+from llmi.params.options import PRIORITY, is_streamer, one_or_each, option
 from llmi.params.rows import combined, is_guided, is_message
-from llmi.params.sampling import SamplingParams
+from llmi.params.sampling import SAMPLING, SamplingParams
 from llmi.requests.call import Call
 from llmi.requests.places import drawn_on
 from llmi.requests.prefix import prefix_token

@@ -12,8 +12,7 @@ from llmi.base.kinds import show
 from llmi.base.log import log
 from llmi.errors import InvalidParamsError
 from llmi.params.beams import BEAM_FIELDS, BEAMS, SHARED, BeamSearchParams, Params, canonical_beams, means_beams
-from llmi.params.options import SAMPLING
-from llmi.params.sampling import FIELDS, SamplingParams, canonical
+from llmi.params.sampling import FIELDS, SAMPLING, SamplingParams, canonical
 from llmi.params.steps import FILTERS, STEPS, idle, is_set, order_of
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from llmi.base.kinds import Flag, Maybe, Text
 from llmi.params.beams import BEAMS
 from llmi.params.foreign_options import CALL_FOREIGN, CALL_HINTS, Foreign
-from llmi.params.options import SAMPLING, nearest
-from llmi.params.sampling import ALIASES
+from llmi.params.options import nearest
+from llmi.params.sampling import ALIASES, SAMPLING
 from llmi.server.client_fields import ANYTHING, CLIENTS, inert, refused
 from llmi.server.errors import ApiError
 

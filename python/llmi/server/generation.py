@@ -14,7 +14,8 @@ from llmi.errors import NonFiniteLogitsError
 from llmi.online.reader import RequestStream
 from llmi.outputs.results import RequestOutput
 from llmi.params.beams import means_beams, num_results, num_sequences
-from llmi.params.options import PRIORITY, SAMPLING, SEED, option
+from llmi.params.options import PRIORITY, SEED, option
+from llmi.params.sampling import SAMPLING
 from llmi.server.errors import ApiError
 from llmi.server.fields import Taken
 from llmi.server.keys import CALLER, Caller

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from llmi.base.kinds import Choice, Flag, Kind, Listed, Maybe, Neutral, Real, Text, Whole
 from llmi.params.beams import BEAMS
-from llmi.params.options import SAMPLING
+from llmi.params.sampling import SAMPLING
 from llmi.server.fields import ENDPOINTS, Endpoint
 from llmi.server.respond import json_response
 

@@ -8,7 +8,8 @@ from typing import Any
 from llmi.base.kinds import Flag, Whole
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.params.beams import means_beams, num_results
-from llmi.params.options import LIMITS, SAMPLING
+from llmi.params.options import LIMITS
+from llmi.params.sampling import SAMPLING
 from llmi.params.steering import of_json
 from llmi.server.answer_format import constraint_of
 from llmi.server.errors import ApiError

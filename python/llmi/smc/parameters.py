@@ -6,60 +6,16 @@ from collections.abc import Mapping
 
 from llmi.base.kinds import show
 from llmi.errors import UnsupportedCombinationError
-from llmi.params.options import SAMPLING
-from llmi.params.sampling import FIELDS, SamplingParams
+from llmi.params.sampling import FIELDS, SAMPLING, SamplingParams
 from llmi.params.steps import is_set
 from llmi.requests.resolve import Resolved
-
-#: Fields that make a distribution of the history, end a text, or say how it is written.
-APPLIED = frozenset(
-    (
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
-        "seed",
-        "max_tokens",
-        "min_tokens",
-        "stop_token_ids",
-        "eos_token_id",
-        "ignore_eos",
-        "presence_penalty",
-        "frequency_penalty",
-        "repetition_penalty",
-        "penalty_last_n",
-        "no_repeat_ngram_size",
-        "dry_multiplier",
-        "dry_base",
-        "dry_allowed_length",
-        "dry_penalty_last_n",
-        "dry_sequence_breakers",
-        "typical_p",
-        "epsilon_cutoff",
-        "eta_cutoff",
-        "top_h",
-        "top_n_sigma",
-        "p_less",
-        "xtc_probability",
-        "xtc_threshold",
-        "dynatemp_range",
-        "dynatemp_exponent",
-        "sampler_order",
-        "steering",
-        "logit_bias",
-        "bad_words",
-        "allowed_token_ids",
-        "logits_processors",
-        "skip_special_tokens",
-    )
-)
 
 _ENDS = "a particle ends at end-of-text or at stop_token_ids, which its text leaves out"
 _FOLLOWS = "its distribution follows what each sample drew before; a particle's distribution is that of its history"
 _ONE_ROW = "a particle's distribution is made of the model's own row"
 _WEIGHT = "a particle has a weight alone"
 
-#: All other fields, and why each is refused.
+#: Fields that are refused if they are set, and why.
 REFUSED: Mapping[str, str] = {
     "n": "num_particles says how many texts are drawn",
     "stop": _ENDS,
@@ -86,6 +42,9 @@ REFUSED: Mapping[str, str] = {
     "detokenize": "every particle has its text",
     "output_kind": "a run gives one result, at its end",
 }
+
+#: All other fields make a distribution of the history, end a text, or say how it is written.
+APPLIED = frozenset(FIELDS) - REFUSED.keys()
 
 #: Fields that have more than one value which sets nothing.
 _MANY_NEUTRAL = ("stop", "stopping_criteria", "adaptive_p", "guidance_scale")

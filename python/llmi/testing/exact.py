@@ -14,8 +14,7 @@ from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.lab.memory import Memory, at_the_beginning
 from llmi.lab.sequence import Drawn, TokenSequence, probabilities
 from llmi.llm import LLM
-from llmi.params.options import SAMPLING
-from llmi.params.sampling import SamplingParams
+from llmi.params.sampling import SAMPLING, SamplingParams
 from llmi.params.structured import StructuredOutputsParams
 from llmi.session import Session
 from llmi.text.prompts import Prompt
