@@ -13,6 +13,7 @@ from fuzz_surface import fuzz
 from waiting import HANG_S
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("planted", "kind"), [("crash", "crash"), ("slow", "hang"), ("hang", "hang"), ("memory", "memory"), ("unclear", "unclear error")]
 )
@@ -38,6 +39,7 @@ def test_a_slow_text_is_a_function_of_its_name(name: str) -> None:
     assert len(set(texts)) > 5 and sum(len(body) for _, body in texts) > 20 * 16_000
 
 
+@pytest.mark.slow
 def test_slow_texts_are_answered() -> None:
     """A slice of `--slow`: each has an answer that is none of a failure, and /health one meanwhile."""
     report = run([*PASSES], first_seed=0, num_cases=2)

@@ -109,6 +109,7 @@ def report(found: list[str], num_tried: int) -> None:
     assert not found, "\n".join(found)
 
 
+@pytest.mark.slow
 def test_calls(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
     found = failures(llm, TARGETS)
     with capsys.disabled():
@@ -116,6 +117,7 @@ def test_calls(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
     assert llm.generate([5, 6], max_tokens=2, temperature=0)[0].finished, "the engine stays usable"
 
 
+@pytest.mark.slow
 def test_arguments_of_llm(llm: LLM, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def load(name: str) -> Callable[[LLM, Any], Any]:
         arguments: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 20, "max_model_len": 32, "generation_config": "none"}

@@ -186,6 +186,7 @@ def lossless(rule: Verification, drafter: Any, llm: LLM) -> None:
     assert_lossless(SpeculativeConfig(drafter, 2, rule), llm, [[1, 2, 3, 1, 2]], [SamplingParams(temperature=0.8)], num_tokens=20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule",
     [TooLenient(), TooLenient(1.001), TooLenient(0.98), LenientForOne(), ResidualOfRatio(), ResidualNotCut(), JudgeByCoins(1.01)],
@@ -200,6 +201,7 @@ def test_a_rule_that_is_a_little_lossy_is_found(small: LLM, rule: Verification) 
             lossless(rule, lambda context: [3, 5][: context.num_speculative_tokens], small)
 
 
+@pytest.mark.slow
 def test_exact_rules_pass(small: LLM) -> None:
     for rule in (TooLenient(1.0), JudgeByCoins()):
         lossless(rule, Law(), small)

@@ -19,7 +19,7 @@ def engines(tiny_path: Callable[..., Path]) -> Iterator[Engines]:
         made.close()
 
 
-@pytest.mark.parametrize("first", [0, 12, 24, 36])
+@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in (12, 24, 36))])
 def test_random_configurations(engines: Engines, first: int) -> None:
     assert check(engines, first, 12) == []
 

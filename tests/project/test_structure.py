@@ -79,6 +79,7 @@ def test_instruction_set_files_use_no_containers() -> None:
             assert set(includes(path)) & {"vector", "string", "algorithm", "map", "memory", "cmath"} == set(), path
 
 
+@pytest.mark.slow
 def test_headers_stand_alone(tmp_path: Path) -> None:
     """Each header compiles by itself (those named -inl.h are parts of an instruction set's one file, and pybind11's need Python).
 

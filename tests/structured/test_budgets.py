@@ -171,6 +171,7 @@ def counted(steps: list[int]) -> Iterator[None]:
         steps.append(count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GROWING)
 def test_the_cost_grows_with_the_text_or_it_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under small budgets, so that few instructions are counted."""
