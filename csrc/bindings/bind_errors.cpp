@@ -29,6 +29,15 @@ const char* KindName(ErrorKind kind) {
   return "internal";
 }
 
+const char* FaultName(Fault fault) {
+  switch (fault) {
+    case Fault::kRequest: return "request";
+    case Fault::kModel: return "model";
+    case Fault::kMachine: return "machine";
+  }
+  return "machine";
+}
+
 PyObject* core_error = nullptr;
 
 }  // namespace
@@ -36,6 +45,7 @@ PyObject* core_error = nullptr;
 py::object PythonError(const Error& error) {
   py::object made = py::reinterpret_borrow<py::object>(core_error)(error.what());
   made.attr("kind") = KindName(error.kind());
+  made.attr("fault") = FaultName(error.fault());
   made.attr("message") = error.what();
   made.attr("field") = error.field();
   made.attr("needed_bytes") = error.needed_bytes;
@@ -46,6 +56,7 @@ py::object PythonError(const Error& error) {
 void RegisterErrors(py::module_& module) {
   py::dict attributes;
   attributes["kind"] = KindName(ErrorKind::kInternal);
+  attributes["fault"] = FaultName(Fault::kMachine);
   attributes["message"] = "";
   attributes["field"] = "";
   attributes["needed_bytes"] = 0;

@@ -79,7 +79,8 @@ auto CallHook(ErrorKind kind, std::vector<uint64_t> request_ids, const Call& cal
   try {
     return call();
   } catch (pybind11::error_already_set& error) {
-    throw Error(scope.interrupted() ? ErrorKind::kInterrupted : kind, error.what());
+    const std::string type = kind == ErrorKind::kHook ? pybind11::str(error.type().attr("__name__")) : pybind11::str("");
+    throw Error(scope.interrupted() ? ErrorKind::kInterrupted : kind, error.what(), type);
   } catch (const pybind11::cast_error& error) {
     throw Error(kind, error.what());
   }

@@ -25,19 +25,49 @@ enum class ErrorKind {
   kInternal,          // a broken invariant
 };
 
+// What must change so that an error does not come again.
+enum class Fault {
+  kRequest,  // its parameters, its length, or its code
+  kModel,    // its file, or the numbers that it computes
+  kMachine,  // memory, a device, or the engine's own state
+};
+
+inline Fault UsualFault(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kInvalidArgument:
+    case ErrorKind::kHook:
+    case ErrorKind::kConstraint:
+    case ErrorKind::kDraft:
+    case ErrorKind::kInterrupted: return Fault::kRequest;
+    case ErrorKind::kModelFile:
+    case ErrorKind::kUnsupportedModel:
+    case ErrorKind::kNonFiniteLogits: return Fault::kModel;
+    default: return Fault::kMachine;
+  }
+}
+
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& message, std::string field = "")
-      : std::runtime_error(message), kind_(kind), field_(std::move(field)) {}
+      : std::runtime_error(message), kind_(kind), fault_(UsualFault(kind)), field_(std::move(field)) {}
 
   ErrorKind kind() const { return kind_; }
-  // The file field, tensor or parameter that is wrong; empty if there is none.
+  Fault fault() const { return fault_; }
+  // The file field, tensor or parameter that is wrong, or the type of what a hook raised; empty if there is none.
   const std::string& field() const { return field_; }
 
-  static Error OutOfMemory(const std::string& message, uint64_t needed_bytes, uint64_t available_bytes) {
+  static Error OutOfMemory(const std::string& message, uint64_t needed_bytes, uint64_t available_bytes, Fault fault = Fault::kMachine) {
     Error error(ErrorKind::kOutOfMemory, message);
+    error.fault_ = fault;
     error.needed_bytes = needed_bytes;
     error.available_bytes = available_bytes;
+    return error;
+  }
+
+  // kNonFiniteLogits, where the model's numbers were sound until the request's parameters changed them.
+  static Error NonFiniteByParameters(const std::string& message) {
+    Error error(ErrorKind::kNonFiniteLogits, message);
+    error.fault_ = Fault::kRequest;
     return error;
   }
 
@@ -46,6 +76,7 @@ class Error : public std::runtime_error {
 
  private:
   ErrorKind kind_;
+  Fault fault_;
   std::string field_;
 };
 

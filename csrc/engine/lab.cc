@@ -37,7 +37,7 @@ void Lab::Reserve(LabSequence& sequence, int64_t num_new) {
     const auto free = static_cast<uint64_t>(cache_.pool().num_free() * cache_.groups().page_bytes());
     throw Error::OutOfMemory("the sequences of this call need " + std::to_string(needed) + " bytes more of KV cache, " +
                                  std::to_string(free) + " are free: extend fewer at once, or raise kv_cache_memory_bytes",
-                             needed, free);
+                             needed, free, Fault::kRequest);
   }
 }
 

@@ -205,7 +205,7 @@ void RequestLimits::CheckPages(const Request& request, int64_t last_len) const {
 // text: what needs this number of pages.
 void RequestLimits::RefusePages(const std::string& text, int64_t pages) const {
   throw Error::OutOfMemory(text + ", the cache has " + std::to_string(num_pages_), static_cast<uint64_t>(pages * groups_.page_bytes()),
-                           static_cast<uint64_t>(num_pages_ * groups_.page_bytes()));
+                           static_cast<uint64_t>(num_pages_ * groups_.page_bytes()), Fault::kRequest);
 }
 
 }  // namespace llmi

@@ -161,8 +161,8 @@ std::vector<float> FilterLogits(const KernelContext& context, const SamplingPara
   if (ArgMax(context, logits, vocab_size) < 0) {
     CheckConstraint(params, history, {logits, static_cast<size_t>(vocab_size)});
     const std::string contrast = params.contrasts_layers() ? "the cut of dola_layers, " : "";
-    throw Error(ErrorKind::kNonFiniteLogits, "no token is left to draw at position " + std::to_string(history.token_ids.size()) + ": " +
-                                                 contrast + "masks, biases or processors made every logit -inf, or one NaN or +inf");
+    throw Error::NonFiniteByParameters("no token is left to draw at position " + std::to_string(history.token_ids.size()) + ": " +
+                                       contrast + "masks, biases or processors made every logit -inf, or one NaN or +inf");
   }
   const SamplerSteps steps = StepsOf(params);
   const std::span row(logits, static_cast<size_t>(vocab_size));

@@ -36,7 +36,7 @@ std::vector<int32_t> Draft::Depths() const {
 namespace {
 
 // The draft's fault in words, or empty.
-std::string Fault(const Draft& draft, int64_t vocab_size) {
+std::string Problem(const Draft& draft, int64_t vocab_size) {
   for (int32_t id : draft.token_ids) {
     if (id < 0 || id >= vocab_size) return "token id " + std::to_string(id) + " is outside [0, " + std::to_string(vocab_size) + ")";
   }
@@ -89,19 +89,19 @@ void DropChainParents(Draft* draft) {
 }  // namespace
 
 void CheckDraft(Draft* draft, int64_t vocab_size, int64_t max_nodes) {
-  std::string fault = Fault(*draft, vocab_size);
+  std::string problem = Problem(*draft, vocab_size);
   if (draft->size() > max_nodes) {
-    fault = std::to_string(draft->size()) + " tokens where at most " + std::to_string(max_nodes) +
-            " are wanted (cut the draft to context.num_speculative_tokens)";
+    problem = std::to_string(draft->size()) + " tokens where at most " + std::to_string(max_nodes) +
+              " are wanted (cut the draft to context.num_speculative_tokens)";
   }
-  if (fault.empty()) fault = LawFault(*draft, vocab_size);
-  if (!fault.empty()) throw Error(ErrorKind::kDraft, "the drafter's proposal is refused: " + fault, "drafter");
+  if (problem.empty()) problem = LawFault(*draft, vocab_size);
+  if (!problem.empty()) throw Error(ErrorKind::kDraft, "the drafter's proposal is refused: " + problem, "drafter");
   DropChainParents(draft);
 }
 
 void CheckTree(Draft* draft, int64_t vocab_size) {
-  const std::string fault = Fault(*draft, vocab_size);
-  if (!fault.empty()) throw Error(ErrorKind::kInvalidArgument, fault, "tokens");
+  const std::string problem = Problem(*draft, vocab_size);
+  if (!problem.empty()) throw Error(ErrorKind::kInvalidArgument, problem, "tokens");
   DropChainParents(draft);
 }
 

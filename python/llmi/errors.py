@@ -6,12 +6,14 @@ import importlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
 
 from llmi._core import CoreError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+#: What must change so that an error does not come again: the request (its parameters, its length, its code), the model, or the machine.
+Fault: TypeAlias = Literal["request", "model", "machine"]
 
 
 def _restore(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
@@ -34,11 +36,25 @@ class Travels(BaseException):
 
 
 class LlmiError(Travels, Exception):
-    """Root of all errors that llmi raises on purpose."""
+    """Root of all errors that llmi raises on purpose.
+
+    Attributes
+    ----------
+    fault : {"request", "model", "machine"}
+        What must change so that it does not come again: the request's parameters, length or code; the model's file or the numbers that it
+        computes; memory, a device, or the engine's own state.
+    parameter : str or None
+        The parameter that it is about.
+    """
+
+    fault: Fault = "machine"
+    parameter: str | None = None
 
 
 class InvalidParamsError(LlmiError, ValueError):
     """A parameter is out of range or contradicts another; `parameter` names it."""
+
+    fault: Fault = "request"
 
     def __init__(self, message: str, parameter: str | None = None) -> None:
         super().__init__(message)
@@ -81,6 +97,8 @@ class PromptTooLongError(InvalidParamsError):
 class ModelFileError(LlmiError, ValueError):
     """A model file is missing, truncated, corrupt or inconsistent."""
 
+    fault: Fault = "model"
+
     def __init__(self, message: str, path: str | Path | None = None, field: str | None = None) -> None:
         super().__init__(message)
         self.path = path
@@ -92,18 +110,26 @@ class UnsupportedModelError(ModelFileError):
 
 
 class TokenizerError(ModelFileError):
-    """The vocabulary is missing, broken, or of an unknown kind."""
+    """The vocabulary is missing, broken, or of an unknown kind; or a text or token id is none of it, which is the request's fault."""
+
+    def __init__(self, message: str, path: str | Path | None = None, field: str | None = None, fault: Fault = "model") -> None:
+        super().__init__(message, path, field)
+        self.fault = fault
 
 
 class ChatTemplateError(ModelFileError):
-    """The chat template is missing, broken, or exceeds its limits."""
+    """The chat template is missing, broken, or exceeds its limits; or it refuses the messages."""
+
+    fault: Fault = "request"
 
 
 class OutOfMemoryError(LlmiError, MemoryError):
-    """Memory does not suffice; the message carries the arithmetic."""
+    """Memory does not suffice; the message carries the arithmetic. It is the request's fault where the cache has too few pages for it
+    alone."""
 
-    def __init__(self, message: str, needed_bytes: int = 0, available_bytes: int = 0, advice: str = "") -> None:
+    def __init__(self, message: str, needed_bytes: int = 0, available_bytes: int = 0, advice: str = "", fault: Fault = "machine") -> None:
         super().__init__(message + (f": {advice}" if advice else ""))
+        self.fault = fault
         self.needed_bytes = needed_bytes
         self.available_bytes = available_bytes
         self.advice = advice
@@ -111,6 +137,8 @@ class OutOfMemoryError(LlmiError, MemoryError):
 
 class HookError(LlmiError, RuntimeError):
     """User code raised; `__cause__` is its exception."""
+
+    fault: Fault = "request"
 
     def __init__(self, message: str, hook: str = "", request_id: str = "") -> None:
         super().__init__(message)
@@ -127,7 +155,13 @@ class ConstraintError(HookError):
 
 
 class NonFiniteLogitsError(LlmiError, RuntimeError):
-    """Logits are NaN or infinite, or no token is left to draw."""
+    """Logits are NaN or infinite, or no token is left to draw: by the model's own numbers, or by what the request's parameters made of
+    them."""
+
+    def __init__(self, message: str, fault: Fault = "model", parameter: str | None = None) -> None:
+        super().__init__(message)
+        self.fault = fault
+        self.parameter = parameter
 
 
 class EngineError(LlmiError, RuntimeError):
@@ -140,6 +174,8 @@ class EngineClosedError(EngineError):
 
 class EngineBusyError(EngineError):
     """The engine was called from inside one of its own hooks."""
+
+    fault: Fault = "request"
 
 
 class QueueFullError(EngineError):
@@ -155,6 +191,8 @@ class QueueFullError(EngineError):
 class GrammarTimeoutError(LlmiError, TimeoutError):
     """A grammar was still compiling when its request had waited long enough; `retry_after_s`: when to send it again."""
 
+    parameter = "structured_outputs"
+
     def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
@@ -162,6 +200,8 @@ class GrammarTimeoutError(LlmiError, TimeoutError):
 
 class RequestTimeoutError(LlmiError, TimeoutError):
     """A request did not end within its `deadline_s`, which counts from its arrival. `num_tokens`: of its output that had been delivered."""
+
+    fault: Fault = "request"
 
     def __init__(self, message: str, deadline_s: float = 0.0, elapsed_s: float = 0.0, num_tokens: int = 0) -> None:
         super().__init__(message)
@@ -172,6 +212,8 @@ class RequestTimeoutError(LlmiError, TimeoutError):
 
 class SlowReaderError(LlmiError, BufferError):
     """More of a request's output waited for its reader than may wait, and it was ended."""
+
+    fault: Fault = "request"
 
 
 class DeviceError(EngineError):
@@ -213,9 +255,9 @@ def from_core(error: CoreError, path: str | Path | None = None) -> LlmiError:
         case "unsupported_model":
             return UnsupportedModelError(message, path, field or None)
         case "out_of_memory":
-            return OutOfMemoryError(message, error.needed_bytes, error.available_bytes)
+            return OutOfMemoryError(message, error.needed_bytes, error.available_bytes, fault=error.fault)
         case "non_finite_logits":
-            return NonFiniteLogitsError(message)
+            return NonFiniteLogitsError(message, error.fault)
         case "hook":
             return HookError(message)
         case "constraint":

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llmi.errors import NonFiniteLogitsError
+from llmi.errors import NonFiniteLogitsError, OutOfMemoryError, TokenizerError
 from llmi.server import generation
 from llmi.server.errors import api_error
 from server_client import Client, tiny_llm
@@ -71,10 +71,26 @@ def test_a_stream_that_comes_to_such_a_place_late(client: Client, monkeypatch: p
     assert (error["type"], error["code"]) == ("invalid_request_error", "constraint")
 
 
-def test_numbers_of_the_model_itself_are_no_fault_of_the_client(client: Client) -> None:
-    model = client.app.state.llmi.models.find("tiny")
-    job = generation.Job(model, [], {"temperature": 0.5, "logit_bias": {5: 1.0}}, [], [])
-    assert api_error(job.blamed(NonFiniteLogitsError("the model's logits hold NaN or infinity at position 3"))).status == 500
+def test_numbers_of_the_model_itself_are_no_fault_of_the_client() -> None:
+    assert api_error(NonFiniteLogitsError("the model's logits hold NaN or infinity at position 3")).status == 500
+
+
+def test_errors_say_whose_fault_they_are_whatever_their_sentence(client: Client) -> None:
+    """The same class is 400 or 500 by its field; errors of the core carry it through the bindings."""
+    answers = [api_error(NonFiniteLogitsError("x", fault)) for fault in ("request", "model")]
+    assert [(answer.status, answer.code) for answer in answers] == [(400, "non_finite_logits"), (500, None)]
+    assert [api_error(OutOfMemoryError("x", fault=fault)).status for fault in ("request", "machine")] == [400, 500]
+    assert [api_error(TokenizerError("x", fault=fault)).status for fault in ("request", "model")] == [400, 500]
+    for params, fault, parameter in (
+        ({"suppress_tokens": EVERY_TOKEN}, "request", None),
+        ({"steering": {0: [3e38] * 64, 1: [3e38] * 64, 2: [3e38] * 64}}, "request", "steering"),
+    ):
+        with pytest.raises(NonFiniteLogitsError) as caught:
+            client.llm.generate("ab", max_tokens=2, **params)
+        assert (caught.value.fault, caught.value.parameter) == (fault, parameter)
+    with pytest.raises(OutOfMemoryError) as full:
+        client.llm.generate([1] * 8, max_tokens=2000, beam_width=128, temperature=0)
+    assert full.value.fault == "request"
 
 
 def test_no_answer_tells_where_the_model_lies(client: Client) -> None:

@@ -21,8 +21,7 @@ bool IsEdited(const LogitsRow& row) { return row.plan.edits.parameters || row.pl
 bool HasTokens(const KernelContext& context, const float* scored, int64_t vocab_size, int64_t position) {
   if (ArgMax(context, scored, vocab_size) >= 0) return true;
   if (std::all_of(scored, scored + vocab_size, [](float value) { return value == kMinusInfinity; })) return false;
-  throw Error(ErrorKind::kNonFiniteLogits,
-              "biases or processors made a log-probability NaN or +inf at position " + std::to_string(position));
+  throw Error::NonFiniteByParameters("biases or processors made a log-probability NaN or +inf at position " + std::to_string(position));
 }
 
 // The candidates of a row that nothing changes: the likeliest tokens, with the bits that BestOfRow gives them.

@@ -305,7 +305,7 @@ void Drafting::CheckFits(const Sample& sample, const Draft& draft) const {
   throw Error::OutOfMemory("a draft of " + std::to_string(draft.size()) + " tokens behind " + std::to_string(sample.tokens.size()) +
                                " needs " + std::to_string(needed) + " KV pages, the cache has " + std::to_string(num_pages) +
                                ": lower num_speculative_tokens or raise kv_cache_memory_bytes",
-                           static_cast<uint64_t>(needed * page_bytes), static_cast<uint64_t>(num_pages * page_bytes));
+                           static_cast<uint64_t>(needed * page_bytes), static_cast<uint64_t>(num_pages * page_bytes), Fault::kRequest);
 }
 
 void Drafting::EndWalks(const LaunchedStep& step, double seconds) {

@@ -13,7 +13,7 @@ void Temper(const KernelContext& context, double temperature, Row row) {
   for (float& logit : row) logit = logit / divisor;
   const int64_t best = ArgMax(context, row.data(), size);
   if (best < 0) {
-    throw Error(ErrorKind::kNonFiniteLogits, "temperature " + std::to_string(temperature) + " makes a logit infinite", "temperature");
+    throw Error::NonFiniteByParameters("temperature " + std::to_string(temperature) + " makes a logit infinite");
   }
 }
 

@@ -36,8 +36,9 @@ class CoreError(RuntimeError):
     """An error of the core, with the fields of Error in csrc/core/errors.h."""
 
     kind: _ErrorKind
+    fault: Literal["request", "model", "machine"]
     message: str
-    field: str  # the file's field, tensor or parameter that is wrong; "" if there is none
+    field: str  # the file's field, tensor or parameter that is wrong, or the type of what a hook raised; "" if there is none
     needed_bytes: int  # both are 0 unless kind is "out_of_memory"
     available_bytes: int
 

@@ -117,7 +117,7 @@ def _check_row(logits: NDArray[np.float32]) -> None:
     """Raises for NaN and infinity, which no distribution can be made of; -inf bans."""
     largest = logits.max()
     if not largest < np.inf:
-        raise NonFiniteLogitsError("a logits processor left NaN or infinity among the logits")
+        raise NonFiniteLogitsError("a logits processor left NaN or infinity among the logits", "request", "logits_processors")
 
 
 def _token(drawn: object, vocab_size: int) -> int:

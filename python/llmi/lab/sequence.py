@@ -424,7 +424,7 @@ class TokenSequence(StaysHere, HeldPrompt):
         except _core.CoreError as error:
             if hooks is not None and hooks.error is not None:
                 raise hooks.error from None
-            if error.message.startswith("KeyboardInterrupt"):  # it came between two hooks
+            if error.field == "KeyboardInterrupt":  # it came between two hooks
                 raise KeyboardInterrupt from None
             raise from_core(error) from None
         return Drawn(drawn, hook_state)

@@ -33,6 +33,8 @@ else:
 
 #: The counts of outputs without drafts, and of those whose counts come at their end. Nobody writes to it.
 _NO_DRAFTS = _core.SpeculationStats()
+#: Parameters that change the model's own numbers.
+_ON_MODEL = ("steering", "guidance_scale", "negative_prompt", "dola_layers")
 
 
 class PartialOutput:
@@ -153,7 +155,11 @@ class ResultBuilder:
             error.__cause__ = hooks.dropped
             return error
         if isinstance(hooks.error, NonFiniteLogitsError) and isinstance(error, HookError):
-            return NonFiniteLogitsError(f"{hooks.failed_hook}: {hooks.error}")
+            return NonFiniteLogitsError(f"{hooks.failed_hook}: {hooks.error}", hooks.error.fault, hooks.error.parameter)
+        if isinstance(error, NonFiniteLogitsError):
+            cause = next((name for name in _ON_MODEL if submission.resolved.get(name, (None, ""))[1] == "user"), None)
+            if cause is not None:
+                error.fault, error.parameter = "request", cause
         if hooks.error is not None and isinstance(error, HookError):  # unless the engine was closed meanwhile
             kind = DraftError if hooks.failed_in_drafter else ConstraintError if isinstance(hooks.error, ConstraintError) else HookError
             own = type(hooks.error) is HookError  # the hook returned a value of the wrong kind

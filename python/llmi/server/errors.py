@@ -10,12 +10,16 @@ from llmi.errors import (
     ChatTemplateError,
     ConstraintError,
     EngineError,
+    GrammarTimeoutError,
     InvalidParamsError,
     LlmiError,
     MissingExtraError,
+    NonFiniteLogitsError,
     OutOfMemoryError,
     PromptTooLongError,
+    QueueFullError,
     RequestTimeoutError,
+    SlowReaderError,
     TokenizerError,
     UnsupportedCombinationError,
 )
@@ -34,6 +38,27 @@ _TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+#: (errors, status, code), the first that fits, whosever fault it is.
+_STATUSES: tuple[tuple[type[BaseException], int, str], ...] = (
+    (QueueFullError, 429, "queue_full"),
+    (GrammarTimeoutError, 503, "grammar_compiling"),
+    (SlowReaderError, 408, "slow_reader"),
+    (TimeoutError, 504, "timeout"),
+    (EngineError, 503, "engine_unavailable"),
+    (MissingExtraError, 400, "missing_extra"),
+)
+#: (errors that are 400 where they are the request's fault, code, the body's field where the error names none), the first that fits. A hook
+#: is none of them: over HTTP it is the server's own.
+_REFUSALS: tuple[tuple[type[LlmiError], str, str | None], ...] = (
+    (PromptTooLongError, "context_length_exceeded", None),
+    (UnsupportedCombinationError, "unsupported_combination", None),
+    (InvalidParamsError, "invalid_value", None),
+    (ConstraintError, "constraint", None),
+    (NonFiniteLogitsError, "non_finite_logits", None),
+    (ChatTemplateError, "chat_template_error", "messages"),
+    (TokenizerError, "invalid_value", "prompt"),
+    (OutOfMemoryError, "kv_cache_exceeded", None),
+)
 _LONGEST = 2000  # characters of a message
 
 
@@ -114,31 +139,11 @@ def api_error(error: BaseException) -> ApiError:
 
 def _kind_of(error: BaseException) -> tuple[int, str | None, str | None]:
     """(status, code, the field)."""
-    name = type(error).__name__
-    if name == "QueueFullError":
-        return 429, "queue_full", None
-    if name == "GrammarTimeoutError":
-        return 503, "grammar_compiling", "structured_outputs"
-    if name == "SlowReaderError":
-        return 408, "slow_reader", None
-    if "Timeout" in name:
-        return 504, "timeout", None
-    if isinstance(error, PromptTooLongError):
-        return 400, "context_length_exceeded", error.parameter
-    if isinstance(error, UnsupportedCombinationError):
-        return 400, "unsupported_combination", error.parameter
-    if isinstance(error, InvalidParamsError):
-        return 400, "invalid_value", error.parameter
-    if isinstance(error, ConstraintError):  # constraints in Python are not offered over HTTP: the body contradicts itself
-        return 400, "constraint", None
-    if isinstance(error, ChatTemplateError):
-        return 400, "chat_template_error", "messages"
-    if isinstance(error, TokenizerError):
-        return 400, "invalid_value", "prompt"
-    if isinstance(error, MissingExtraError):
-        return 400, "missing_extra", None
-    if isinstance(error, OutOfMemoryError):  # of one request: the cache has too few pages for it alone
-        return 400, "kv_cache_exceeded", None
-    if isinstance(error, EngineError):
-        return 503, "engine_unavailable", None
+    param = error.parameter if isinstance(error, LlmiError) else None
+    for kind, status, code in _STATUSES:
+        if isinstance(error, kind):
+            return status, code, param
+    for refusal, code, field in _REFUSALS:
+        if isinstance(error, refusal) and error.fault == "request":
+            return 400, code, param or field
     return 500, None, None

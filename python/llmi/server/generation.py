@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from llmi.base.kinds import Text
-from llmi.errors import NonFiniteLogitsError
 from llmi.online.reader import RequestStream
 from llmi.outputs.results import RequestOutput
 from llmi.params.beams import means_beams, num_results, num_sequences
@@ -31,10 +30,6 @@ T = TypeVar("T")
 SEED_BITS = 53
 #: How long a streamed request is watched for a refusal before its headers go out.
 _GRACE_S = 0.05
-#: How the core's errors begin where it is parameters that left no token, or made one infinite; the others tell of the model's own numbers.
-_BY_PARAMETERS = ("no token is left ", "temperature ", "biases or processors ")
-#: Parameters that change the model's own numbers.
-_ON_MODEL = ("steering", "guidance_scale", "negative_prompt", "dola_layers")
 
 
 @dataclasses.dataclass(slots=True)
@@ -131,13 +126,6 @@ class Job:
         max_unread = LIMITS.get().unread_bytes // (ENTRY_BYTES * max(1, self._num_entries("logprobs")))
         return stream.bounded(self.arrived_s, max_unread, None if caller.key is None else caller)
 
-    def blamed(self, error: NonFiniteLogitsError) -> Exception:
-        """What the client is told: 400 where the body's parameters can have done it. Else it is the model's fault."""
-        cause = next((name for name in _ON_MODEL if self.params.get(name) is not None), None)
-        if cause is None and not str(error).startswith(_BY_PARAMETERS):
-            return error
-        return ApiError(400, str(error), param=cause, code="non_finite_logits")
-
     def _num_entries(self, name: str) -> int:
         """Log-probabilities of a position by `logprobs` or `prompt_logprobs`: its token's own, and the alternatives; -1: of the whole
         vocabulary."""
@@ -197,8 +185,6 @@ async def finals(job: Job) -> list[RequestOutput]:
     readers = [job.reader(index, "final") for index in range(len(job.prompts))]
     try:
         return await _together([reader.__anext__() for reader in readers])
-    except NonFiniteLogitsError as error:
-        raise job.blamed(error) from None
     finally:
         for reader in readers:
             await reader.aclose()
@@ -214,7 +200,6 @@ class Deltas:
     """
 
     def __init__(self, job: Job) -> None:
-        self._job = job
         self._readers = [job.reader(index, "delta") for index in range(len(job.prompts))]
         self._early: list[News] = []  # what came before somebody listened
         self._left = len(self._readers)
@@ -241,10 +226,7 @@ class Deltas:
         """The news; [] for nothing. Raises a request's error."""
         news, self._early = self._early, []
         for index, reader in enumerate(self._readers):
-            try:
-                output = reader.take()
-            except NonFiniteLogitsError as error:
-                raise self._job.blamed(error) from None
+            output = reader.take()
             if output is not None:
                 news.append((index, output))
                 self._left -= output.finished

@@ -208,11 +208,11 @@ class Tokenizer:
         if not isinstance(text, str):
             raise InvalidParamsError(f"a text is a string, not {show(text)}", "text")
         if len(text) > MAX_TEXT_BYTES:
-            raise TokenizerError(f"the text has {len(text):,} characters (at most {MAX_TEXT_BYTES:,})", self.path)
+            raise TokenizerError(f"the text has {len(text):,} characters (at most {MAX_TEXT_BYTES:,})", self.path, fault="request")
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:
-            raise TokenizerError("the text holds a lone surrogate, which is no character", self.path) from None
+            raise TokenizerError("the text holds a lone surrogate, which is no character", self.path, fault="request") from None
         with self._lock:
             tokenizer = self._tokenizer_for(text)
             tokenizer.encode_special_tokens = not parse_special
@@ -293,7 +293,7 @@ class Tokenizer:
 
     def _bytes_of(self, token_id: int) -> bytes:
         if not 0 <= token_id < self.vocab_size:
-            raise TokenizerError(f"token id {show(token_id)} is outside [0, {self.vocab_size})", self.path)
+            raise TokenizerError(f"token id {show(token_id)} is outside [0, {self.vocab_size})", self.path, fault="request")
         return self._bytes.vocab_bytes[token_id]
 
     @overload
