@@ -20,8 +20,8 @@ from held_clock import run_skipping
 from llmi.cli.commands import main
 from llmi.server import keys as keys_module
 from llmi.server.guard import OPEN, Door, Guard, Origins
-from llmi.server.keys import CALLER, Keys, read_keys
-from llmi.server.limits import LIMITS, Limits
+from llmi.server.keys import Keys, read_keys
+from llmi.server.limits import Limits
 from llmi.server.listen import check_reach
 from llmi.server.settings import ServerSettings
 
@@ -33,7 +33,8 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     message = await receive()
     if scope["path"] == "/slow":
         await asyncio.sleep(0.05)
-    body = json.dumps({"name": CALLER.get().name, "bytes": len(message["body"]), "limit": LIMITS.get().body_bytes}).encode()
+    admission = scope["state"]["admission"]
+    body = json.dumps({"name": admission.caller.name, "bytes": len(message["body"]), "limit": admission.limits.body_bytes}).encode()
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
     await send({"type": "http.response.body", "body": body})
 

@@ -21,7 +21,7 @@ from llmi.cli.serve import add_options, load
 from llmi.requests.prepare import CallOptions
 from llmi.server import event_stream
 from llmi.server.keys import Caller
-from llmi.server.limits import LIMITS, Limits
+from llmi.server.limits import Limits
 from llmi.server.settings import ServerSettings
 from server_client import tiny_llm
 from soak.rounds import Running
@@ -149,8 +149,7 @@ async def streamed(events: Any, send: Any, limits: Limits) -> None:
     async def receive() -> Any:
         await asyncio.sleep(1e6)
 
-    LIMITS.set(limits)
-    await event_stream.EventStream(events)({"type": "http"}, receive, send)
+    await event_stream.EventStream(events, limits.keep_alive_s)({"type": "http"}, receive, send)
 
 
 def test_23_the_silence_counts_from_the_last_event() -> None:

@@ -22,6 +22,7 @@ from llmi import InvalidParamsError, LlmiError, StructuredOutputsParams
 from llmi.chat.rules import checked_messages, special_pattern
 from llmi.server.body import decode
 from llmi.server.errors import ApiError
+from llmi.server.limits import Limits
 from llmi.server.plain_messages import plain_messages
 from llmi.structured import budget, gbnf_runs
 from llmi.structured.budget import Budget
@@ -113,7 +114,7 @@ GROWING: dict[str, Callable[[int], Callable[[], object]]] = {
         decode, json.dumps({f"a{i}": i for i in range(n)})[:-1].encode() + f', "a{n - 1}": 1}}'.encode()
     ),
     "chat: results of tools": lambda n: lambda: in_words([{"role": "tool", "content": "x" * 100} for _ in range(n)], ""),
-    "chat: calls in the history": lambda n: lambda: plain_messages([_call(n), _call(n)], []),
+    "chat: calls in the history": lambda n: lambda: plain_messages([_call(n), _call(n)], [], Limits()),
     "chat: a long name, and much under it": lambda n: lambda: checked_messages(
         [{"role": "user", "content": "", "k" * 64 * n: [*range(n)]}]
     ),

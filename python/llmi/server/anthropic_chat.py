@@ -190,7 +190,8 @@ def chat_of_messages(taken: Taken, template: str) -> Chat:
     continued = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
     choice, several = _choice(taken)
     return Chat(
-        messages=plain_messages(messages, taken.ignored),
+        limits=taken.admission.limits,
+        messages=plain_messages(messages, taken.ignored, taken.admission.limits),
         tools=_tools(taken),
         variables=_variables(taken, template),
         add_generation_prompt=not continued,

@@ -12,7 +12,6 @@ from llmi.outputs.completion import CompletionOutput
 from llmi.outputs.results import RequestOutput
 from llmi.server import parameters
 from llmi.server.answer import DONE, Counts, created, encode, event, llmi_object, new_id, score_of
-from llmi.server.body import read_fields
 from llmi.server.errors import ApiError
 from llmi.server.fields import CHAT, Taken
 from llmi.server.generation import Job, new_job
@@ -21,13 +20,12 @@ from llmi.server.parts import Part, Parts, PartStream, news_of, parts_of
 from llmi.server.prompts import chat_of, render, with_tools
 from llmi.server.respond import respond
 from llmi.server.served import Served
-from llmi.server.state import prepare, state_of
+from llmi.server.state import prepare, take
 
 
 async def chat_completions(request: Request) -> Response:
     """An answer to a chat, whole or as it comes."""
-    taken = CHAT.take(await read_fields(await request.body()))
-    model = state_of(request).models.find(taken.own.get("model"))
+    taken, model = await take(request, CHAT)
     params = parameters.sampling(taken)
     top = parameters.chat_logprobs(taken, params)
     parameters.chat_max_tokens(model, taken, params)

@@ -11,21 +11,19 @@ from llmi.outputs.completion import CompletionOutput
 from llmi.outputs.results import RequestOutput
 from llmi.server import parameters
 from llmi.server.answer import DONE, Counts, created, encode, event, llmi_object, new_id, score_of
-from llmi.server.body import read_fields
 from llmi.server.errors import ApiError
 from llmi.server.fields import COMPLETIONS, Taken
 from llmi.server.generation import Job, new_job
 from llmi.server.logprobs import LogprobForm, Position, prompt_logprobs
 from llmi.server.prompts import Prompt, read_prompts
 from llmi.server.respond import respond
-from llmi.server.state import state_of
+from llmi.server.state import take
 from llmi.server.text_offsets import TextOffsets, prompt_offsets
 
 
 async def completions(request: Request) -> Response:
     """Continuations of one or several prompts, whole or as they come."""
-    taken = COMPLETIONS.take(await read_fields(await request.body()))
-    model = state_of(request).models.find(taken.own.get("model"))
+    taken, model = await take(request, COMPLETIONS)
     params = parameters.sampling(taken)
     top = parameters.completion_logprobs(taken, params)
     include_usage, always = parameters.stream_options(taken)

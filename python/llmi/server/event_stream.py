@@ -9,19 +9,21 @@ from collections.abc import AsyncIterator, Awaitable
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from llmi.server.limits import LIMITS
-
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _COMMENT = b": keep-alive\n\n"
 
 
 class Watched(Response):
-    """A stream of events. Headers go out at once; a client that has gone ends `_send_all`; `_close` is called at the end in any case."""
+    """A stream of events. Headers go out at once; a client that has gone ends `_send_all`; `_close` is called at the end in any case.
+
+    keep_alive_s: after so long without an event a comment is sent.
+    """
 
     media_type = "text/event-stream"
 
-    def __init__(self) -> None:
+    def __init__(self, keep_alive_s: float) -> None:
         super().__init__(None, 200, _HEADERS)
+        self._keep_alive_s = keep_alive_s
         del self.headers["content-length"]
         self._sent_s = 0.0  # when the last event or comment went out
         self._is_sending = False
@@ -31,6 +33,14 @@ class Watched(Response):
 
     async def _close(self) -> None:
         raise NotImplementedError
+
+    async def _write(self, send: Send, data: bytes) -> None:
+        if not data:
+            return
+        self._is_sending = True
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+        self._is_sending = False
+        self._sent_s = asyncio.get_running_loop().time()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         loop = asyncio.get_running_loop()
@@ -52,7 +62,7 @@ class Watched(Response):
 
         A client that is there and reads nothing is the connection's to cut (llmi.server.connections): then it has gone.
         """
-        loop, keep_alive_s = asyncio.get_running_loop(), LIMITS.get().keep_alive_s
+        loop, keep_alive_s = asyncio.get_running_loop(), self._keep_alive_s
         gone = asyncio.create_task(gone_client(receive))
         try:
             while True:
@@ -71,17 +81,13 @@ class Watched(Response):
 class EventStream(Watched):
     """Sends what `events` gives."""
 
-    def __init__(self, events: AsyncIterator[bytes]) -> None:
-        super().__init__()
+    def __init__(self, events: AsyncIterator[bytes], keep_alive_s: float) -> None:
+        super().__init__(keep_alive_s)
         self._events = events
 
     async def _send_all(self, send: Send) -> None:
-        loop = asyncio.get_running_loop()
         async for data in self._events:
-            self._is_sending = True
-            await send({"type": "http.response.body", "body": data, "more_body": True})
-            self._is_sending = False
-            self._sent_s = loop.time()
+            await self._write(send, data)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _close(self) -> None:

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from llmi.errors import call_core
+from llmi.server.admission import admission_of
 from llmi.server.event_stream import EventStream
 from llmi.server.served import Served
 from llmi.server.state import state_of
@@ -101,7 +102,7 @@ async def events(request: Request) -> Response:
     models = state_of(request).models
     name = request.query_params.get("model")
     chosen = [models.find(name)] if name is not None else list(models)
-    return EventStream(_stream(request, chosen))
+    return EventStream(_stream(request, chosen), admission_of(request).limits.keep_alive_s)
 
 
 async def page(request: Request) -> Response:

@@ -12,8 +12,9 @@ from typing import Any
 from llmi.base.kinds import Flag, Maybe, Text
 from llmi.params.beams import BEAMS
 from llmi.params.foreign_options import CALL_FOREIGN, CALL_HINTS, Foreign
-from llmi.params.options import nearest
+from llmi.params.options import nearest, option
 from llmi.params.sampling import ALIASES, SAMPLING
+from llmi.server.admission import Admission
 from llmi.server.client_fields import ANYTHING, CLIENTS, inert, refused
 from llmi.server.errors import ApiError
 
@@ -99,7 +100,7 @@ class Endpoint:
         """Whether the field is in a list."""
         return name in self.own or name in self.foreign or (not self.is_strict and (name in PASSED_ON or name in CALL_FOREIGN))
 
-    def take(self, body: Mapping[str, Any]) -> Taken:
+    def take(self, body: Mapping[str, Any], admission: Admission | None = None) -> Taken:
         """Sorts a body's fields. Raises ApiError or InvalidParamsError that names what is wrong."""
         if unknown := [name for name in body if not self.knows(name)]:
             known = sorted(self.own | (frozenset() if self.is_strict else PASSED_ON))
@@ -118,16 +119,23 @@ class Endpoint:
             entry.check(value, self.name)
             if entry.inert is not None and value is not None:
                 ignored.append(name)
-        return Taken(own, params, ignored)
+        return Taken(own, params, ignored, admission or Admission())
 
 
 @dataclasses.dataclass(slots=True)
 class Taken:
-    """A body's fields: the endpoint's own, SamplingParams', and the names of those that are known to be without effect."""
+    """A body's fields: the endpoint's own, SamplingParams', and the names of those that are known to be without effect; and how it came."""
 
     own: dict[str, Any]
     params: dict[str, Any]
     ignored: list[str]
+    admission: Admission = dataclasses.field(default_factory=Admission)
+
+    @property
+    def limit_s(self) -> float | None:
+        """How long it may take from its arrival: its own timeout_s or the server's deadline_s, the shorter. Raises InvalidParamsError."""
+        own_s = option("timeout_s", self.own.get("timeout_s"))
+        return min((each for each in (own_s, self.admission.limits.deadline_s) if each is not None), default=None)
 
     def flag(self, name: str, default: bool = False) -> bool:
         """An own field that is True or False; null is the default. Raises InvalidParamsError."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import secrets
-import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from llmi.base.kinds import Text
@@ -15,10 +14,10 @@ from llmi.outputs.results import RequestOutput
 from llmi.params.beams import means_beams, num_results, num_sequences
 from llmi.params.options import PRIORITY, SEED, option
 from llmi.params.sampling import SAMPLING
+from llmi.server.admission import Admission
 from llmi.server.errors import ApiError
 from llmi.server.fields import Taken
-from llmi.server.keys import CALLER, Caller
-from llmi.server.limits import ARRIVED, ENTRY_BYTES, LIMITS, Limits
+from llmi.server.limits import ENTRY_BYTES
 from llmi.server.parameters import logprob_ids
 from llmi.server.prompts import Prompt
 from llmi.server.served import Served
@@ -49,8 +48,8 @@ class Job:
         The engine's name of the request; of several prompts it gets their numbers.
     timeout_s : float or None
         It ends then, whether it is whole or not, counted from its arrival.
-    arrived_s : float
-        When its headers had come, by time.monotonic().
+    admission : Admission
+        How it came.
     prompts_each : int
         How often each choice has the log-probabilities of its prompt; 0: the answer has them once.
     num_choices : int
@@ -69,7 +68,7 @@ class Job:
     cache_salt: str = ""
     request_id: str | None = None
     timeout_s: float | None = None
-    arrived_s: float = dataclasses.field(default_factory=time.monotonic)
+    admission: Admission = dataclasses.field(default_factory=Admission)
     prompts_each: int = 0
     num_choices: int = dataclasses.field(init=False)
     is_beams: bool = dataclasses.field(init=False)
@@ -83,17 +82,17 @@ class Job:
         """Tokens of all prompts."""
         return sum(len(prompt.ids) for prompt in self.prompts)
 
-    def check(self, limits: Limits, caller: Caller) -> None:
+    def check(self) -> None:
         """Raises InvalidParamsError for an answer that is larger than the server's limits, or the key's, allow."""
         each = num_sequences(self.params, self.model.defaults.get("n", 1))
         longest = max((len(prompt.ids) for prompt in self.prompts), default=0)
         most = self._most_tokens(longest)
         num_entries = len(self.prompts) * self.num_choices * most * self._num_entries("logprobs")
         copies = max(1, self.prompts_each * self.num_choices)
-        limits.check_answer(
+        self.admission.limits.check_answer(
             len(self.prompts), each, most, num_entries, self.num_prompt_tokens * copies * self._num_entries("prompt_logprobs")
         )
-        caller.check_context(longest + most)
+        self.admission.caller.check_context(longest + most)
 
     def _most_tokens(self, prompt_len: int) -> int:
         """Tokens of a continuation, at most."""
@@ -122,9 +121,9 @@ class Job:
             output_kind=output_kind,
             **self.params,
         )
-        caller = CALLER.get()
-        max_unread = LIMITS.get().unread_bytes // (ENTRY_BYTES * max(1, self._num_entries("logprobs")))
-        return stream.bounded(self.arrived_s, max_unread, None if caller.key is None else caller)
+        caller = self.admission.caller
+        max_unread = self.admission.limits.unread_bytes // (ENTRY_BYTES * max(1, self._num_entries("logprobs")))
+        return stream.bounded(self.admission.arrived_s, max_unread, None if caller.key is None else caller)
 
     def _num_entries(self, name: str) -> int:
         """Log-probabilities of a position by `logprobs` or `prompt_logprobs`: its token's own, and the alternatives; -1: of the whole
@@ -143,11 +142,10 @@ def new_job(model: Served, taken: Taken, prompts: list[Prompt], params: dict[str
     seeds = [secrets.randbits(SEED_BITS) if seed is None else seed for _ in prompts]
     priority = taken.own.get("priority")
     salt = taken.own.get("cache_salt")
-    timeout_s = option("timeout_s", taken.own.get("timeout_s"))
     for prompt in prompts:
         if not prompt.ids:
             raise ApiError(400, "the prompt is empty: it has no token at all", param="prompt", code="invalid_value")
-    caller, limits = CALLER.get(), LIMITS.get()
+    caller = taken.admission.caller
     unheard = [] if model.heeds_priority or (priority is None and caller.priority == 0) else ["priority"]
     own = "" if salt is None else Text(4096, empty=True).parse("cache_salt", salt)
     job = Job(
@@ -160,11 +158,11 @@ def new_job(model: Served, taken: Taken, prompts: list[Prompt], params: dict[str
         priority=caller.priority if priority is None else max(caller.priority, PRIORITY.parse("priority", priority)),
         cache_salt=caller.salt(own),
         request_id=option("request_id", taken.own.get("request_id")),
-        timeout_s=min((each for each in (timeout_s, limits.deadline_s) if each is not None), default=None),
-        arrived_s=time.monotonic() if (arrived := ARRIVED.get()) is None else arrived,
+        timeout_s=taken.limit_s,
+        admission=taken.admission,
         prompts_each=prompts_each,
     )
-    job.check(limits, caller)
+    job.check()
     return job
 
 
@@ -190,41 +188,40 @@ async def finals(job: Job) -> list[RequestOutput]:
             await reader.aclose()
 
 
-News = tuple[int, RequestOutput]
-
-
 class Deltas:
-    """The news of each prompt's output, as (index of the prompt, RequestOutput), without a task: `on_news` says when `take` finds some.
+    """The news of each prompt's output, as they come.
 
     `start` submits the requests and raises what is wrong with them. `close` ends what still runs.
     """
 
     def __init__(self, job: Job) -> None:
         self._readers = [job.reader(index, "delta") for index in range(len(job.prompts))]
-        self._early: list[News] = []  # what came before somebody listened
         self._left = len(self._readers)
-        self.on_news: Callable[[], None] = lambda: None
+        self._early: list[tuple[int, RequestOutput]] = []  # what came before somebody asked
+        self._told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
         """Submits; returns when the first news are there, or after a moment in which an engine that refuses a request would have said
-        so."""
-        first = asyncio.get_running_loop().create_future()
-        self.on_news = lambda: None if first.done() else first.set_result(None)
+        so. Raises what is wrong with a request that has ended by then."""
         await _together([reader.start(self._wake) for reader in self._readers])
-        await asyncio.wait({first}, timeout=_GRACE_S)
-        self._early = self.take()
+        await asyncio.wait({self._told}, timeout=_GRACE_S)
+        self._early = self._take()
 
     def _wake(self) -> None:
-        self.on_news()
+        if not self._told.done():
+            self._told.set_result(None)
 
-    @property
-    def ended(self) -> bool:
-        """Whether all outputs were taken to their ends."""
-        return not self._left and not self._early
+    async def next(self) -> list[tuple[int, RequestOutput]]:
+        """The next news, as (index of the prompt, RequestOutput); [] when all outputs have ended. Raises a request's error."""
+        news, self._early = self._early or self._take(), []
+        while not news and self._left:
+            self._told = asyncio.get_running_loop().create_future()
+            await self._told
+            news = self._take()
+        return news
 
-    def take(self) -> list[News]:
-        """The news; [] for nothing. Raises a request's error."""
-        news, self._early = self._early, []
+    def _take(self) -> list[tuple[int, RequestOutput]]:
+        news = []
         for index, reader in enumerate(self._readers):
             output = reader.take()
             if output is not None:
@@ -238,6 +235,5 @@ class Deltas:
 
     async def close(self) -> None:
         """Ends all requests that still run."""
-        self.on_news = lambda: None
         for reader in self._readers:
             await reader.aclose()

@@ -14,13 +14,12 @@ from collections.abc import Iterable
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from llmi.server.admission import Admission
 from llmi.server.errors import ApiError
-from llmi.server.keys import CALLER, Caller, Keys, TooManyError
-from llmi.server.limits import ARRIVED, LIMITS, Limits
+from llmi.server.keys import Caller, Keys, TooManyError
+from llmi.server.limits import Limits
 
 log = logging.getLogger("llmi.access")
-#: In the scope: the server's own `send`, for the parts of a body that has begun. What is between has nothing to do with them.
-BODY_SEND = "llmi.body_send"
 #: Routes that need no key: they tell whether the server lives, and the page's file.
 OPEN = frozenset({"/health", "/ready", "/"})
 #: Routes that tell of all callers.
@@ -141,7 +140,7 @@ def _shutting_down() -> ApiError:
 
 
 class Guard:
-    """The application behind it gets only what may pass, with the whole body; CALLER and LIMITS tell it of whom."""
+    """The application behind it gets only what may pass, with the whole body; `admission` in the scope's state tells it of whom."""
 
     def __init__(self, app: ASGIApp, door: Door) -> None:
         self.app = app
@@ -220,9 +219,7 @@ class _Visit:
                 await self._answer_preflight(headers)
                 return
         self._caller = door.caller(scope["path"], headers)
-        CALLER.set(self._caller)
-        LIMITS.set(door.limits)
-        ARRIVED.set(self._begun_s)
+        scope.setdefault("state", {})["admission"] = Admission(self._caller, door.limits, self._begun_s)
         counts = self._caller.key is not None and scope["method"] == "POST"
         if not counts:
             await self._run_app(headers)
@@ -244,7 +241,6 @@ class _Visit:
             given = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        self._scope[BODY_SEND] = self._send
         await self._app(self._scope, receive, self._counted)
 
     async def _body(self, headers: dict[bytes, list[bytes]]) -> bytes | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import dataclasses
 import hashlib
 import hmac
@@ -172,10 +171,6 @@ class Caller:
                     (f"x-ratelimit-reset-{name}".encode(), f"{bucket.seconds_until(bucket.per_minute):.3f}s".encode()),
                 ]
         return found
-
-
-#: Who the request is from that the code runs for.
-CALLER = contextvars.ContextVar("caller", default=Caller(None))  # noqa: B039 (it holds nothing)
 
 
 class Keys:

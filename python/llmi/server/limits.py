@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import dataclasses
 import resource
 
@@ -103,9 +102,5 @@ class Limits:
             )
 
 
-#: Limits of the server that the code runs for.
-LIMITS = contextvars.ContextVar("limits", default=Limits())  # noqa: B039 (frozen)
-#: When the request came that the code runs for, by time.monotonic(); None: now.
-ARRIVED: contextvars.ContextVar[float | None] = contextvars.ContextVar("arrived", default=None)
 #: JSON of one entry of `top_logprobs`: token, log-probability, bytes.
 ENTRY_BYTES = 96

@@ -14,7 +14,6 @@ from llmi.outputs.results import RequestOutput
 from llmi.server import parameters
 from llmi.server.answer import Counts, encode, llmi_object, new_id
 from llmi.server.anthropic_chat import chat_of_messages, output_format
-from llmi.server.body import read_fields
 from llmi.server.errors import ApiError, api_error
 from llmi.server.fields import COUNT_TOKENS, MESSAGES, Endpoint, Taken
 from llmi.server.generation import Job, new_job
@@ -22,7 +21,7 @@ from llmi.server.parts import Call, Part, news_of
 from llmi.server.prompts import Prompt, render, with_tools
 from llmi.server.respond import json_response, respond
 from llmi.server.served import Served
-from llmi.server.state import prepare, state_of
+from llmi.server.state import prepare, take
 
 _MAX_TOKENS = Whole(1, 2**31 - 1, "an integer in [1, 2^31)")
 _STOPS = Listed(Text(4096), "a list of strings", 64)
@@ -52,8 +51,7 @@ def _failure(error: BaseException) -> Response:
 
 
 async def _prepared(request: Request, endpoint: Endpoint) -> tuple[Taken, Served, Prompt]:
-    taken = endpoint.take(await read_fields(await request.body()))
-    model = state_of(request).models.find(taken.own.get("model"))
+    taken, model = await take(request, endpoint)
 
     def prepared() -> Prompt:
         return render(model, chat_of_messages(taken, model.tokenizer.template_for(None, {"tools": taken.own.get("tools") or None})))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from llmi.server.limits import LIMITS
+from llmi.server.limits import Limits
 from llmi.server.nested import ignore_others, list_at, object_at, text_at, text_or_null, wrong
 
 #: Parts of a content that are text, and the key that has it.
@@ -14,7 +14,7 @@ _TEXTS = {
 }  # fmt: skip
 
 
-def plain_messages(messages: object, ignored: list[str], name: str = "messages") -> list[dict[str, Any]]:
+def plain_messages(messages: object, ignored: list[str], limits: Limits, name: str = "messages") -> list[dict[str, Any]]:
     """Messages of OpenAI's form as templates take them; `name` is their field. Raises ApiError.
 
     A missing or null content is an empty text; the arguments of tool calls, which are JSON in a string, become the object. Further keys of
@@ -25,7 +25,7 @@ def plain_messages(messages: object, ignored: list[str], name: str = "messages")
         raise wrong(name, "must be a list of messages")
     if not messages:
         raise wrong(name, "is empty: a chat has at least one message", "missing_field")
-    if len(messages) > (most := LIMITS.get().num_messages):
+    if len(messages) > (most := limits.num_messages):
         raise wrong(name, f"has {len(messages):,} entries, more than {most:,}", "invalid_value")
     return [_plain_message(message, f"{name}[{index}]", ignored) for index, message in enumerate(messages)]
 

@@ -16,11 +16,9 @@ from starlette.requests import Request
 
 from llmi.base.ending import ENDING, Ending
 from llmi.online.request import timeout_error
-from llmi.params.options import option
 from llmi.server.errors import ApiError
 from llmi.server.event_stream import gone_client
 from llmi.server.fields import Taken
-from llmi.server.limits import ARRIVED, LIMITS
 from llmi.server.threads import Threads
 
 T = TypeVar("T")
@@ -61,9 +59,7 @@ class Preparing:
         """The result of `work`. Raises its error, RequestTimeoutError at the request's deadline, ApiError when the client or the server
         goes."""
         loop = asyncio.get_running_loop()
-        arrived_s = time.monotonic() if (arrived := ARRIVED.get()) is None else arrived
-        own_s = option("timeout_s", taken.own.get("timeout_s"))
-        limit_s = min((each for each in (own_s, LIMITS.get().deadline_s) if each is not None), default=None)
+        arrived_s, limit_s = taken.admission.arrived_s, taken.limit_s
         ending = Ending() if limit_s is None else Ending(arrived_s + limit_s)
         context = contextvars.copy_context()
         context.run(ENDING.set, ending)

@@ -17,6 +17,7 @@ from llmi.errors import ChatTemplateError, InvalidParamsError
 from llmi.params.rows import is_message
 from llmi.server.errors import ApiError
 from llmi.server.fields import Taken
+from llmi.server.limits import Limits
 from llmi.server.nested import ignore_others, wrong
 from llmi.server.parts import Streams, TextStream
 from llmi.server.plain_messages import arguments_as_objects, plain_messages
@@ -130,6 +131,7 @@ def _of_ids(model: Served, ids: list[Any], name: str = "prompt") -> Prompt:
 class Chat:
     """A chat and how it is rendered: messages in the form that templates take, and the template's further variables."""
 
+    limits: Limits
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None = None
     variables: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -153,7 +155,8 @@ def chat_of(taken: Taken) -> Chat:
             400, "add_generation_prompt and continue_final_message exclude each other", param="continue_final_message", code="contradiction"
         )
     return Chat(
-        messages=plain_messages(taken.own.get("messages"), taken.ignored),
+        limits=taken.admission.limits,
+        messages=plain_messages(taken.own.get("messages"), taken.ignored, taken.admission.limits),
         tools=_tools(taken),
         variables=variables,
         chat_template=template,
@@ -255,7 +258,7 @@ def render(model: Served, chat: Chat) -> Prompt:
 def _render_negative(model: Served, chat: Chat, prompt: Prompt) -> None:
     """Renders the messages of negative_prompt as the chat itself, at the same time of its clock."""
     ignored: list[str] = []
-    messages = plain_messages(chat.negative_prompt, ignored, "negative_prompt")
+    messages = plain_messages(chat.negative_prompt, ignored, chat.limits, "negative_prompt")
     clock = {} if prompt.date is None else {_CLOCK: prompt.date}
     negative = render(model, dataclasses.replace(chat, messages=messages, variables={**chat.variables, **clock}, negative_prompt=None))
     prompt.negative_ids = negative.ids

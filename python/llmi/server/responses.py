@@ -14,7 +14,6 @@ from llmi.outputs.completion import CompletionOutput
 from llmi.outputs.results import RequestOutput
 from llmi.server import parameters
 from llmi.server.answer import Counts, created, encode, llmi_object, new_id
-from llmi.server.body import read_fields
 from llmi.server.errors import ApiError
 from llmi.server.fields import RESPONSES, Taken
 from llmi.server.generation import Job, new_job
@@ -23,7 +22,7 @@ from llmi.server.parts import Part, news_of, num_reasoning_tokens
 from llmi.server.prompts import render, with_tools
 from llmi.server.respond import respond
 from llmi.server.responses_chat import chat_of_response, text_format
-from llmi.server.state import prepare, state_of
+from llmi.server.state import prepare, take
 
 _MAX_TOKENS = Whole(1, 2**31 - 1, "an integer in [1, 2^31)")
 _TEXT, _REASONING = "output_text", "reasoning_text"
@@ -31,8 +30,7 @@ _TEXT, _REASONING = "output_text", "reasoning_text"
 
 async def responses(request: Request) -> Response:
     """A response, whole or as it comes."""
-    taken = RESPONSES.take(await read_fields(await request.body()))
-    model = state_of(request).models.find(taken.own.get("model"))
+    taken, model = await take(request, RESPONSES)
     params = parameters.sampling(taken)
     parameters.one_choice(model, params)
     top = parameters.response_logprobs(taken, params)

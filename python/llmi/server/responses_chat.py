@@ -140,7 +140,8 @@ def chat_of_response(taken: Taken) -> Chat:
     ignore_others(taken.ignored, "reasoning", reasoning, "effort")
     effort = text_or_null("reasoning.effort", reasoning.get("effort"))
     return Chat(
-        messages=plain_messages(messages, taken.ignored),
+        limits=taken.admission.limits,
+        messages=plain_messages(messages, taken.ignored, taken.admission.limits),
         tools=_tools(taken),
         variables=template_variables(taken, {"reasoning_effort": effort}),
         tool_choice=_choice(taken),

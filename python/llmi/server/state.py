@@ -8,11 +8,13 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
-from llmi.server.fields import Taken
+from llmi.server.admission import admission_of
+from llmi.server.body import read_fields
+from llmi.server.fields import Endpoint, Taken
 from llmi.server.guard import Door
 from llmi.server.preparing import Preparing
 from llmi.server.receipts import Receipts
-from llmi.server.served import Models
+from llmi.server.served import Models, Served
 from llmi.server.settings import ServerSettings
 
 T = TypeVar("T")
@@ -27,6 +29,12 @@ class ServerState:
     receipts: Receipts
     door: Door
     preparing: Preparing
+
+
+async def take(request: Request, endpoint: Endpoint) -> tuple[Taken, Served]:
+    """What an endpoint is asked for, and the model that is asked."""
+    taken = endpoint.take(await read_fields(await request.body()), admission_of(request))
+    return taken, state_of(request).models.find(taken.own.get("model"))
 
 
 async def prepare(request: Request, taken: Taken, work: Callable[[], T]) -> T:

@@ -8,19 +8,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from llmi.base.kinds import TOKEN_IDS
-from llmi.server.body import read_fields
 from llmi.server.errors import ApiError
 from llmi.server.fields import DETOKENIZE, RENDERING, TOKENIZE, Taken
 from llmi.server.prompts import chat_of, read_prompts, render
 from llmi.server.respond import json_response
 from llmi.server.served import Served
-from llmi.server.state import prepare, state_of
+from llmi.server.state import prepare, state_of, take
 
 
 async def tokenize(request: Request) -> Response:
     """Token ids of a text or a chat."""
-    taken = TOKENIZE.take(await read_fields(await request.body()))
-    model = state_of(request).models.find(taken.own.get("model"))
+    taken, model = await take(request, TOKENIZE)
     given = {name for name, value in taken.own.items() if value is not None}
     if ("prompt" in given) == ("messages" in given):
         raise ApiError(400, "give prompt or messages, one of them", param="prompt", code="contradiction")
@@ -44,8 +42,7 @@ async def tokenize(request: Request) -> Response:
 
 async def detokenize(request: Request) -> Response:
     """The text of token ids; special tokens stand in it unless skip_special_tokens says otherwise."""
-    taken = DETOKENIZE.take(await read_fields(await request.body()))
-    model = state_of(request).models.find(taken.own.get("model"))
+    taken, model = await take(request, DETOKENIZE)
     if "tokens" not in taken.own:
         raise ApiError(400, "tokens is missing: give a list of token ids", param="tokens", code="missing_field")
     return json_response({"prompt": await prepare(request, taken, lambda: _detokenized(model, taken))})
