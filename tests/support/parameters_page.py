@@ -15,6 +15,7 @@ from llmi.params.engine_options import ENGINE, NO_EFFECT
 from llmi.params.foreign_options import CALL_FOREIGN, CALL_HINTS, ENGINE_FOREIGN, ENGINE_HINTS, Foreign
 from llmi.params.options import CALL, DefaultInt, Option
 from llmi.params.sampling import SAMPLING
+from llmi.requests.combinations import COMBINATIONS, Combination
 
 PAGE = Path(__file__).parents[2] / "docs" / "parameters.md"
 _CLASSES = (llmi.LLM, llmi.AsyncLLM, llmi.Tokenizer, llmi.TokenSequence)
@@ -129,11 +130,23 @@ def hints_table(hints: Mapping[str, str]) -> str:
     return rows("unknown names; here", ([", ".join(names), meant if " " in meant else f"`{meant}`"] for meant, names in here.items()))
 
 
+def combinations_table() -> str:
+    def name(feature: str) -> str:
+        return f"`{feature}`" if " " not in feature else feature
+
+    def line(entry: Combination) -> list[str]:
+        what = "refused" if entry.left_out is None else f"`{entry.left_out[0]}` has no effect"
+        return [name(entry.first), name(entry.second), what, re.sub(r"\{(\w+)\}", "...", entry.why)]
+
+    return rows("feature; with; what happens; why (as the error says it, which quotes the values)", map(line, COMBINATIONS))
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "engine": engine_table,
     "sampling": sampling_table,
     "beams": lambda: sampling_table(BEAMS),
     "calls": call_table,
+    "combinations": combinations_table,
     "without effect": inert_table,
     "refused by calls": lambda: refused_table(CALL_FOREIGN),
     "refused by LLM": lambda: refused_table(ENGINE_FOREIGN),

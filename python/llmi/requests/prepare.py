@@ -15,10 +15,11 @@ from llmi.errors import ChatTemplateError, InvalidParamsError, LlmiError, Prompt
 from llmi.hooks.constraint import ConstraintMasks
 from llmi.hooks.runners import RequestHooks, shared_streamer
 from llmi.params.beams import BeamSearchParams
-from llmi.params.options import PRIORITY, is_streamer, one_or_each, option
-from llmi.params.rows import combined, is_guided, is_message
-from llmi.params.sampling import SAMPLING, SamplingParams
+from llmi.params.options import PRIORITY, one_or_each, option
+from llmi.params.rows import is_guided, is_message
+from llmi.params.sampling import SamplingParams
 from llmi.requests.call import Call
+from llmi.requests.combinations import Asked, settle
 from llmi.requests.places import drawn_on
 from llmi.requests.prefix import prefix_token
 from llmi.requests.resolve import Resolved, derive_seed, resolve_params
@@ -191,8 +192,6 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
     item, params, use = prompt.item, submission.params, prompt.use
     if prompt.refused is not None:
         raise prompt.refused
-    if options.tools is not None and options.tools.fields and not params.detokenize:
-        raise UnsupportedCombinationError("tools: detokenize=False gives no text in which calls could be found", "detokenize", "tools")
     check_unconstrained(item, "a request", "structured_outputs")
     text, ids = _tokenize(llm, submission, item, options)
     submission.cache_salt = cache_salt(item)
@@ -201,13 +200,9 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
     if isinstance(prompt.speculation, LlmiError):
         raise prompt.speculation
     if use.beams is not None:
-        _check_beams(llm, use, prompt)
-    elif params.penalty_alpha is not None:
-        _check_contrast(llm, use, prompt)
-    elif params.sampler is not None and combined(params) is not None:
-        _check_own_sampler(use, prompt)
-    else:
-        submission.speculation = prompt.speculation
+        _check_width(llm, use.beams.beam_width)
+    caches_prefixes = bool(llm._engine_args.passed_on["enable_prefix_caching"])
+    submission.speculation = settle(Asked(use, prompt.speculation, prompt.names_drafter, options.tools, caches_prefixes))
     submission.negative_token_ids = _negative(llm, params, ids, options)
     llm._builder.fit_max_tokens(prompt.use, len(ids), len(submission.negative_token_ids))
     if text is None and ids and (params.has_hooks() or params.thinking_token_budget is not None or llm._batch_runner is not None):
@@ -217,18 +212,6 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
     submission.hooks.drops_beams = use.beams is not None
     submission.recorded = [] if use.beams is not None else options.recorded or []
     submission.thinking = thinking_limits(llm.tokenizer, submission)
-    speculation = submission.speculation
-    if speculation is not None and not speculation.is_coupled and params.sampler is not None:
-        raise UnsupportedCombinationError(
-            "a custom sampler draws its own tokens: only verification 'coupled' honours it", "sampler", "verification"
-        )
-    if speculation is not None and speculation.judges_whole_drafts and params.xtc_probability and params.temperature:
-        raise UnsupportedCombinationError(
-            f"xtc_probability: a row after the cut comes again with the same coin, which verification {speculation.verification_name!r} "
-            "does not allow for: use 'coupled' or 'rejection'",
-            "xtc_probability",
-            "verification",
-        )
     if is_sequence(item) and item.llm is llm:
         submission.source = item._held
     priority = parse(PRIORITY, "priority", prompt.priority)
@@ -265,28 +248,10 @@ def _streams(options: CallOptions, use: Resolved) -> bool:
     return options.stream and (options.arrival is None or (use.beams is None and use.params.output_kind != "final"))
 
 
-def _check_beams(llm: Session, use: Resolved, prompt: ResolvedPrompt) -> None:
-    """Refuses what beam search does not go with. The engine's own drafter is left out, and `params_resolved` says so."""
-    assert use.beams is not None
-    width, seats = use.beams.beam_width, llm._engine_args.passed_on["max_num_seqs"]
+def _check_width(llm: Session, width: int) -> None:
+    seats = llm._engine_args.passed_on["max_num_seqs"]
     if isinstance(seats, int) and width > seats:
         raise InvalidParamsError(f"beam_width = {width} exceeds max_num_seqs = {seats} of this engine", "beam_width")
-    if (
-        streamer := next((hook for hook in SAMPLING["stopping_criteria"].parse(use.params.stopping_criteria) if is_streamer(hook)), None)
-    ) is not None:
-        name = type(streamer).__name__
-        raise UnsupportedCombinationError(
-            f"{name}: a streamer gets tokens as they come, and beams come whole at the end", "streamer", "beam_width"
-        )
-    if prompt.speculation is None:
-        return
-    if prompt.names_drafter:
-        raise UnsupportedCombinationError(
-            f"beam_width = {width} and speculative_config: beam search computes the rows of all its beams, and verifies no drafts",
-            "beam_width",
-            "speculative_config",
-        )
-    use.no_effect["speculative_config"] = "engine"
 
 
 def _negative(llm: Session, params: SamplingParams, ids: list[int], options: CallOptions) -> list[int]:
@@ -311,29 +276,3 @@ def _negative(llm: Session, params: SamplingParams, ids: list[int], options: Cal
     except PromptTooLongError as error:
         raise InvalidParamsError(f"negative_prompt: {error}", "negative_prompt") from None
     return negative or [prefix_token(llm)]
-
-
-def _check_own_sampler(use: Resolved, prompt: ResolvedPrompt) -> None:
-    """Refuses a drafter of the call for a sampler that draws from combined rows. The engine's own is left out."""
-    if prompt.names_drafter and prompt.speculation is not None:
-        raise UnsupportedCombinationError(
-            f"a custom sampler with {combined(use.params)} runs without speculation: give speculative_config=None",
-            "sampler",
-            "speculative_config",
-        )
-    if prompt.speculation is not None:
-        use.no_effect["speculative_config"] = "engine"
-
-
-def _check_contrast(llm: Session, use: Resolved, prompt: ResolvedPrompt) -> None:
-    """Refuses what contrastive search does not go with, and notes what has no effect on it."""
-    if prompt.speculation is not None:
-        if prompt.names_drafter:
-            raise UnsupportedCombinationError(
-                f"penalty_alpha = {use.params.penalty_alpha:g} and speculative_config: its candidates are a draft already",
-                "penalty_alpha",
-                "speculative_config",
-            )
-        use.no_effect["speculative_config"] = "engine"
-    if llm._engine_args.passed_on["enable_prefix_caching"]:
-        use.no_effect["enable_prefix_caching"] = True  # the hidden states of the whole prompt are wanted
