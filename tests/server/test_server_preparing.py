@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,14 +15,15 @@ from typing import Any
 import httpx
 import pytest
 
-from llmi import LLM, ChatTemplateError, InvalidParamsError, RequestTimeoutError, StructuredOutputsParams, Tokenizer
+from llmi import LLM, ChatTemplateError, EngineError, InvalidParamsError, RequestTimeoutError, StructuredOutputsParams, Tokenizer
 from llmi.base.ending import ENDING, Ending
-from llmi.chat import rules
+from llmi.chat import process, rules
 from llmi.server import chat as chat_route
 from llmi.server.errors import ApiError
 from llmi.server.fields import CHAT, Taken
 from llmi.server.preparing import Preparing, kind_of
 from llmi.server.prompts import render
+from llmi.structured import trial
 from llmi.structured.constraint import grammar_constraint
 from server_client import Client, tiny_llm
 
@@ -190,6 +192,21 @@ def test_a_grammar_that_takes_too_much_is_refused(tiny_path: Callable[..., Path]
     with pytest.raises(InvalidParamsError, match=r"the grammar takes more than .* to compile"):
         grammar_constraint(StructuredOutputsParams(**given), Tokenizer(tiny_path()), deadline=deadline)
     assert grammar_constraint(StructuredOutputsParams(regex="[ab]"), Tokenizer(tiny_path()), deadline=deadline)
+
+
+def test_no_grammar_is_compiled_untried(tiny_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is larger than a trial reads is refused by name; where no process can be started, the machine is at fault."""
+    tokenizer = Tokenizer(tiny_path())
+    monkeypatch.setattr(trial, "_free", [])
+    with monkeypatch.context() as small:
+        small.setattr(process, "MAX_REQUEST_BYTES", 1000)
+        with pytest.raises(InvalidParamsError, match=r"the grammar has .* more than the 1,000 bytes that a trial reads") as large:
+            grammar_constraint(StructuredOutputsParams(regex="(bc){1,3}d" * 200), tokenizer)
+    assert (large.value.fault, large.value.parameter) == ("request", "structured_outputs")
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    with pytest.raises(EngineError, match=r"compiled in a process of its own first, and none can be started: .*/nonexistent") as none:
+        grammar_constraint(StructuredOutputsParams(regex="(bc){1,4}d"), tokenizer)
+    assert none.value.fault == "machine"
 
 
 @pytest.mark.parametrize("parse_special", [False, True])

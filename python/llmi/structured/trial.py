@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from llmi.errors import ChatTemplateError, InvalidParamsError
+from llmi.errors import ChatTemplateError, EngineError, InvalidParamsError
 
 
 class Limits(NamedTuple):
@@ -27,28 +27,39 @@ class NeedsLongerError(Exception):
 
 def try_out(grammar: str, num_tokens: int, special: Mapping[str, int], limits: Limits) -> None:
     """Compiles a grammar of the library in a process of its own. Raises InvalidParamsError if it takes too much, NeedsLongerError for that
-    of a first trial. num_tokens, special: of the vocabulary.
+    of a first trial, EngineError where no process can be started. num_tokens, special: of the vocabulary.
     """
-    from llmi.chat.process import Ended, Renderer, kept  # noqa: PLC0415 (a call without a grammar does without)
+    from llmi.chat.process import (  # noqa: PLC0415 (a call without a grammar does without)
+        MAX_REQUEST_BYTES,
+        Ended,
+        Renderer,
+        encoded,
+        kept,
+    )
 
+    try:
+        request = encoded({"grammar": grammar, "num_tokens": num_tokens, "special": dict(special), **limits._asdict()})
+    except ChatTemplateError:
+        raise _refused(f"has {len(grammar):,} characters, which is more than the {MAX_REQUEST_BYTES:,} bytes that a trial reads") from None
     try:
         process = _free.pop()
     except IndexError:
         process = kept(Renderer("llmi.structured.trial_worker"))
     try:
-        process.ask({"grammar": grammar, "num_tokens": num_tokens, "special": dict(special), **limits._asdict()})
-    except ChatTemplateError:
-        return  # no process can be started here, or the grammar is larger than what one reads
+        process.answer(request)
+    except ChatTemplateError as error:
+        what = "structured_outputs: a grammar is compiled in a process of its own first, and none can be started"
+        raise EngineError(f"{what}: {error}") from None
     except TimeoutError:
-        raise _refused("takes more than 20 s") from None
+        raise _refused("takes more than 20 s to compile") from None
     except Ended as ended:
         if limits == SHORT:
             raise NeedsLongerError from None
         what = f"{limits.cpu_s:g} s of processor time" if ended.signal == signal.SIGPROF else f"{limits.more_bytes >> 20} MB of memory"
-        raise _refused(f"takes more than {what}") from None
+        raise _refused(f"takes more than {what} to compile") from None
     finally:
         _free.append(process)
 
 
 def _refused(what: str) -> InvalidParamsError:
-    return InvalidParamsError(f"structured_outputs: the grammar {what} to compile: make it smaller", "structured_outputs")
+    return InvalidParamsError(f"structured_outputs: the grammar {what}: make it smaller", "structured_outputs")
