@@ -183,11 +183,6 @@ def test_drafters(path: Path, llm: LLM, alone: Outputs) -> None:
         ("length_penalty", {"length_penalty": 51}),
         ("early_stopping", {"early_stopping": "always"}),
         ("early_stopping", {"early_stopping": 1}),
-        ("force_words", {"force_words": ["a"], "do_sample": True}),
-        ("force_words", {"force_words": ["a"], "num_beam_groups": 2, "diversity_penalty": 1.0}),
-        ("force_words", {"force_words": [[]]}),
-        ("force_words", {"force_words": "a"}),
-        ("force_words", {"force_words": [[3]], "beam_width": 1}),
         ("beam_width", {"beam_width": 0}),
         ("beam_width", {"beam_width": None}),
         ("beam_width", {"beam_width": 500}),
@@ -196,8 +191,6 @@ def test_drafters(path: Path, llm: LLM, alone: Outputs) -> None:
         ("max_tokens", {"max_tokens": 0}),
         ("sampler", {"sampler": lambda context, law: 1}),
         ("speculative_config", {}),
-        ("force_words", {"force_words": [[5]], "mirostat": 2}),
-        ("force_words", {"force_words": [[5]], "adaptive_p": 0.5}),
     ],
     ids=lambda value: value if isinstance(value, str) else re.sub(" at 0x[0-9a-f]+", "", str(value))[:50],
 )
@@ -209,36 +202,6 @@ def test_bad_input_is_refused_by_name(llm: LLM, name: str, fields: dict[str, Any
     assert llm.get_metrics()["num_steps"] == before
 
 
-@pytest.mark.parametrize(
-    ("word", "fields", "why"),
-    [
-        ([[5]], {"logit_bias": {5: -math.inf}}, "logit_bias"),
-        ([[3, 5]], {"allowed_token_ids": [3, 9]}, "allowed_token_ids"),
-        ([[5, 6, 7]], {"bad_words": [[6, 7]]}, "bad_words"),
-        ([[99]], {}, "outside"),
-        ([[[5, 6], [8, 9, 9]]], {"bad_words": [[6], [9]]}, "bad_words"),
-        ([[0, 5]], {}, "ends the text"),
-        ([[5, 0]], {}, "ends the text"),
-        ([[1, 2, 3], [4, 5]], {}, "max_tokens"),
-    ],
-)
-def test_words_that_can_never_appear(llm: LLM, word: list[Any], fields: dict[str, Any], why: str) -> None:
-    with pytest.raises(InvalidParamsError, match=rf"force_words.*{why}"):
-        llm.generate([PROMPT], BeamSearchParams(beam_width=4, max_tokens=4, force_words=word, **fields))
-
-
-@pytest.mark.parametrize("word", ["\n", "\n!", "  "])
-def test_a_word_keeps_its_white_space(byte_llm: LLM, word: str) -> None:
-    """A space may come before it; nothing else may take its place."""
-    for completion in byte_llm.generate(["ab"], BeamSearchParams(beam_width=4, max_tokens=6, force_words=[word], ignore_eos=True))[
-        0
-    ].outputs:
-        assert word in completion.text
-    space = byte_llm.tokenizer.encode(" ")[-1]
-    banned = byte_llm.generate(["ab"], max_tokens=1, bad_words=["\n"], allowed_token_ids=[space])
-    assert banned[0].outputs[0].token_ids == [space]
-
-
 def test_what_transformers_renormalises(llm: LLM) -> None:
     llm.generate([PROMPT], num_beams=2, max_tokens=2, renormalize_logits=False)
     with pytest.raises(UnsupportedCombinationError, match=r"renormalize_logits.*not normalised again"):
@@ -246,8 +209,8 @@ def test_what_transformers_renormalises(llm: LLM) -> None:
 
 
 def test_aliases(llm: LLM) -> None:
-    params = BeamSearchParams(num_beams=4, num_return_sequences=2, max_new_tokens=5, force_words_ids=[[3]])  # type: ignore[call-arg]
-    assert (params.beam_width, params.n, params.max_tokens, params.force_words) == (4, 2, 5, [[3]])
+    params = BeamSearchParams(num_beams=4, num_return_sequences=2, max_new_tokens=5)  # type: ignore[call-arg]
+    assert (params.beam_width, params.n, params.max_tokens) == (4, 2, 5)
     assert BeamSearchParams(num_beams=4).n == 1 and BeamSearchParams(beam_width=4).n is None  # type: ignore[call-arg]
     assert params.replace(num_return_sequences=3).n == 3
     with pytest.raises(InvalidParamsError, match="beam_width and num_beams contradict"):
@@ -259,7 +222,6 @@ def test_aliases(llm: LLM) -> None:
         "early_stopping": True,
         "num_beam_groups": 2,
         "diversity_penalty": 0.5,
-        "force_words_ids": [[3]],
     }.items():
         with pytest.raises(UnsupportedCombinationError, match=rf"{name}.*belongs to beam search.*num_beams"):
             llm.generate([PROMPT], max_tokens=2, **{name: value})
@@ -267,6 +229,21 @@ def test_aliases(llm: LLM) -> None:
             SamplingParams(**{name: value})
     with pytest.raises(InvalidParamsError, match="num_beams must be an integer"):
         llm.generate([PROMPT], num_beams=2.5)
+
+
+@pytest.mark.parametrize("name", ["force_words", "force_words_ids", "constraints"])
+def test_what_transformers_dropped_is_refused_with_the_version(llm: LLM, name: str) -> None:
+    for call in (
+        lambda: BeamSearchParams(beam_width=2, **{name: [[3]]}),
+        lambda: BeamSearchParams(beam_width=2).replace(**{name: [[3]]}),
+        lambda: SamplingParams(**{name: [[3]]}),
+        lambda: llm.generate([PROMPT], num_beams=2, max_tokens=2, **{name: [[3]]}),
+    ):
+        with pytest.raises(
+            UnsupportedCombinationError, match=rf"{name} = .*transformers dropped it after version 4.52.*structured_outputs"
+        ):
+            call()
+    BeamSearchParams(beam_width=2, **{name: []})
 
 
 def test_the_tables_are_the_dataclass() -> None:

@@ -61,7 +61,6 @@ CASES: list[tuple[dict[str, Any], tuple[str, str]]] = [
     ({"stop": ["a", "e"], "n": 2}, ("device", "default")),
     ({"temperature": 1.0, "top_p": 1.0, "ignore_eos": True}, ("device", "default")),
     ({"do_sample": True, "seed": 4}, ("host", "do_sample")),
-    ({"force_words": [[5], [6, 8]]}, ("host", "force_words")),
     ({"repetition_penalty": 1.3, "presence_penalty": 0.1}, ("host", "repetition_penalty, presence_penalty")),
     ({"no_repeat_ngram_size": 2, "min_tokens": 3}, ("host", "min_tokens, no_repeat_ngram_size")),
     ({"allowed_token_ids": [0, *range(5, 30)], "bad_words": ["a"]}, ("host", "allowed_token_ids, bad_words")),

@@ -270,7 +270,6 @@ CASES: dict[str, Case] = {
     "beam-sample": plain(BEAM_FEATURES["beam-sample"], "host beams parameters overwrites_logits"),
     "beam-sample of the raw row": plain({"beam_width": 2, "do_sample": True}, "host beams overwrites_logits"),
     "beams and a processor": plain(BEAM_FEATURES["beams and a processor"], "host beams parameters processors"),
-    "forced words": plain(BEAM_FEATURES["forced words"], "host beams overwrites_logits"),
     "beams, what is read and kept": plain(
         {"beam_width": 2, "logprobs": 1, "stopping_criteria": [lambda context: False]}, "host beams criteria logprobs"
     ),

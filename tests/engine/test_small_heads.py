@@ -300,7 +300,7 @@ def test_a_reader_is_its_rows_own(pairs: dict[bool, Pair]) -> None:
     assert pairs[False].run([[5, 6], [9], [3] * 20, [1, 2], [4], [7, 8]], params) == (9 + 9 + 1 + 3 * 8, 0)
 
 
-@pytest.mark.parametrize("name", [name for name in ALL_FEATURES if name != "forced words"])
+@pytest.mark.parametrize("name", ALL_FEATURES)
 def test_every_feature(pairs: dict[bool, Pair], name: str) -> None:
     """Samplers and penalties see the law after the masks: they change nothing. What reads more takes the whole row."""
     fields = {**ALL_FEATURES[name], "allowed_token_ids": FEW, "max_tokens": 12}

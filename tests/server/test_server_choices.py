@@ -16,8 +16,8 @@ from server_client import Client, tiny_llm
 
 CHAT, COMPLETIONS, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
 HI = [{"role": "user", "content": "hi"}]
-#: Beams that must hold a word: two tokens do not have room for three such texts.
-FEW = {"n": 3, "num_beams": 3, "force_words": ["x"], "eos_token_id": [], "max_tokens": 2}
+#: There are two texts of one of two tokens, not three.
+FEW = {"n": 3, "num_beams": 3, "allowed_token_ids": [98, 99], "eos_token_id": [], "max_tokens": 1}
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,6 @@ def client(tiny_path: Callable[..., Path]) -> Iterator[Client]:
         ({**GRAMMAR, "logit_bias": {"98": "-inf"}}, None, "constraint", "logit_bias forbid all"),
         ({**GRAMMAR, "bad_words": ["a"]}, None, "constraint", "bad_words forbid all"),
         ({**GRAMMAR, "num_beams": 2, "min_tokens": 2}, None, "constraint", "no beam is left"),
-        ({**GRAMMAR, "num_beams": 2, "force_words": ["x"]}, None, "constraint", "no hypothesis holds all"),
         ({"suppress_tokens": EVERY_TOKEN}, None, "non_finite_logits", "no token is left to draw"),
         ({"logit_bias": {"50": 1e30}, "temperature": 1e-30}, None, "non_finite_logits", "makes a logit infinite"),
         ({"num_beams": 2, "logit_bias": {"50": 3e38}, "repetition_penalty": 1e-30}, None, "non_finite_logits", "log-probability NaN or"),

@@ -1,7 +1,6 @@
 """Beam search in NumPy over a function from tokens to a row of logits: transformers' rule, with llmi's order of ties.
 
-The rule is that of `_beam_search` in transformers 5.24; groups and forced words follow the scorers of 4.52.4, the last version that has
-them.
+The rule is that of `_beam_search` in transformers 5.24; groups follow the scorer of 4.52.4, the last version that has them.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ class Rules:
     seed: int = 0
     num_groups: int = 1
     diversity_penalty: float = 0.0
-    force_words: tuple[tuple[tuple[int, ...], ...], ...] = ()
     stops: Callable[[list[int]], bool] = lambda output: False  # stop strings and criteria
 
     @property
@@ -149,8 +147,6 @@ def search(rows: Rows, prompt: Sequence[int], rules: Rules, process: Process | N
     """The whole search."""
     if rules.num_groups > 1:
         return grouped(rows, list(prompt), rules, process)
-    if rules.force_words:
-        return forced(rows, list(prompt), rules, process)
     found = Found([])
     running, finished = [Beam([], 0.0, [])], found.hypotheses
     most = None if rules.do_sample else rules.num_candidates + 1
@@ -307,132 +303,3 @@ def exhaustive(rows: Rows, prompt: Sequence[int], rules: Rules) -> Beam:
                     following.append(longer)
         open_beams = following
     return max(best, key=lambda beam: beam.score)
-
-
-# --- forced words (4.52.4)
-
-
-@dataclasses.dataclass
-class Progress:
-    """How far a text has come with the words: one at a time, in the order in which it meets them."""
-
-    words: tuple[tuple[tuple[int, ...], ...], ...]
-    pending: list[int]
-    current: int | None = None
-    begun: tuple[int, ...] = ()  # of the current word
-    num_done: int = 0
-
-    @classmethod
-    def after(cls, rules: Rules, tokens: Sequence[int]) -> Progress:
-        """Once these tokens, the prompt's among them, have been met."""
-        progress = cls(rules.force_words, list(range(len(rules.force_words))))
-        for token in tokens:
-            if progress.complete:
-                break
-            progress.add(token)
-        return progress
-
-    @property
-    def complete(self) -> bool:
-        return not self.pending and self.current is None
-
-    def next_of(self, word: int, begun: tuple[int, ...]) -> list[int]:
-        """The tokens that continue a word."""
-        found = [ids[len(begun)] for ids in self.words[word] if len(ids) > len(begun) and ids[: len(begun)] == begun]
-        return list(dict.fromkeys(found))
-
-    def wanted(self) -> list[int]:
-        """The tokens that bring the text further; the same one may come twice."""
-        if self.current is not None:
-            return self.next_of(self.current, self.begun)
-        return [token for word in self.pending for token in self.next_of(word, ())]
-
-    def add(self, token: int) -> None:
-        word, begun = self.current, self.begun
-        if word is None:
-            word = next((entry for entry in self.pending if token in self.next_of(entry, ())), None)
-            if word is None:
-                return
-            self.pending.remove(word)
-        elif token not in self.next_of(word, begun):
-            self.pending.append(word)
-            self.current, self.begun = None, ()
-            return
-        self.current, self.begun = word, (*begun, token)
-        if not self.next_of(word, self.begun):
-            self.current, self.begun = None, ()
-            self.num_done += 1
-
-    def bank(self) -> int:
-        """Texts with as much progress compete with each other."""
-        longest = max(self.length_of(word) for word in range(len(self.words)))
-        partly = 0 if self.current is None else longest - (self.length_of(self.current) - len(self.begun))
-        return self.num_done * longest + partly
-
-    def length_of(self, word: int) -> int:
-        return max(len(ids) for ids in self.words[word])
-
-
-class Choice(NamedTuple):
-    """A text that may run on: its bank, and how it ranks there."""
-
-    bank: int
-    candidate: Candidate
-    beam: Beam
-
-
-def forced(rows: Rows, prompt: list[int], rules: Rules, process: Process | None) -> Found:
-    """The scorer of constrained beams: to the best B candidates come those that bring a word further; banks of equal progress take
-    turns."""
-    found = Found([])
-    running, finished = [Beam([], 0.0, [])], found.hypotheses
-    done = False
-    while running and not done and found.steps < rules.max_tokens:
-        everything = [entry for rank, beam in enumerate(running) for entry in candidates(rows, process, prompt, beam, rank)]
-        best = first(everything, rules, len(prompt) + found.steps)
-        found.steps += 1
-        if not best:
-            break
-        chosen: list[Choice] = []
-        for place, candidate in enumerate(best):
-            beam = running[candidate.rank].after(candidate)
-            if candidate.token in rules.ends or rules.stops(beam.tokens):
-                if place < rules.width and Progress.after(rules, [*prompt, *beam.tokens[:-1]]).complete:
-                    group_add(beam, "stop", rules, len(prompt), finished)
-            elif len(chosen) < rules.width:
-                chosen.append(choice_of(rules, prompt, candidate, beam))
-        running = by_banks([*chosen, *advances(rules, prompt, running, everything, chosen)], len(chosen), rules)
-        done = group_is_done(finished, best[0].total, found.steps, rules, len(prompt))
-    for beam in [] if done else running:  # transformers adds texts that lack words, where too few have them
-        if Progress.after(rules, [*prompt, *beam.tokens]).complete:
-            group_add(beam, "length", rules, len(prompt), finished)
-    return found
-
-
-def choice_of(rules: Rules, prompt: list[int], candidate: Candidate, beam: Beam) -> Choice:
-    return Choice(Progress.after(rules, [*prompt, *beam.tokens]).bank(), candidate, beam)
-
-
-def advances(rules: Rules, prompt: list[int], running: list[Beam], everything: list[Candidate], chosen: list[Choice]) -> list[Choice]:
-    """The tokens that bring a running beam's words further, unless they are chosen already."""
-    known = [choice.beam.tokens for choice in chosen]
-    found = []
-    for rank, beam in enumerate(running):
-        progress = Progress.after(rules, [*prompt, *beam.tokens])
-        for token in [] if progress.complete else progress.wanted():
-            candidate = next((entry for entry in everything if (entry.rank, entry.token) == (rank, token)), None)
-            if candidate is not None and [*beam.tokens, token] not in known:
-                known.append([*beam.tokens, token])
-                found.append(choice_of(rules, prompt, candidate, beam.after(candidate)))
-    return found
-
-
-def by_banks(choices: list[Choice], num_chosen: int, rules: Rules) -> list[Beam]:
-    """The best of each bank, then the second ones, ..., `width` in all. Without an advance the order stays."""
-    if len(choices) > num_chosen:
-        choices = sorted(choices, key=lambda choice: (-(choice.bank * 100 + choice.candidate.total), choice.candidate.key))
-        places: list[int] = []
-        for i, choice in enumerate(choices):
-            places.append(places[-1] + 1 if i and choices[i - 1].bank == choice.bank else 0)
-        choices = [choices[i] for i in sorted(range(len(choices)), key=lambda i: places[i])]  # stable
-    return [choice.beam for choice in choices[: rules.width]]

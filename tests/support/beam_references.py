@@ -1,4 +1,4 @@
-"""Writes tests/data/beam_references.json: groups of beams and forced words by transformers 4.52.4, the last version that has them.
+"""Writes tests/data/beam_references.json: groups of beams by transformers 4.52.4, the last version that has them.
 
 By command, with that version in an environment of its own (`pip install --target ENV --no-deps transformers==4.52.4 tokenizers==0.21.4
 huggingface_hub==0.36.0`, then `PYTHONPATH=ENV python tests/support/beam_references.py`). The model is a tiny one with random weights, which a test
@@ -40,10 +40,6 @@ def cases() -> list[dict[str, Any]]:
         }
         width, groups = ((4, 2), (6, 3), (6, 2), (3, 3))[seed % 4]
         found.append(shared | {"num_beams": width, "num_beam_groups": groups, "diversity_penalty": (0.3, 1.0, 2.5)[seed % 3]})
-        words: list[Any] = [[int(rng.integers(20, 40))], rng.integers(1, 6, size=2).tolist()][: 1 + seed % 2]
-        if seed % 3 == 2:
-            words.append([[41, 42], [43], [44, 45, 46]])
-        found.append(shared | {"num_beams": 2 + seed % 4, "force_words_ids": words})
     return found
 
 

@@ -163,7 +163,6 @@ BEAM_FEATURES: dict[str, dict[str, Any]] = {
     "beam-sample": {"beam_width": 3, "do_sample": True, "temperature": 1.3, "top_k": 40, "length_penalty": 2.0},
     "beams and a processor": {"beam_width": 2, "logits_processors": [stateful], "mirostat": 2, "mirostat_tau": 4.0},
     "steered beams": {"beam_width": 3, "steering": {2: STEERING[0]}},
-    "forced words": {"beam_width": 2, "force_words": [[5], [7, 8]], "early_stopping": True},
     "groups of beams": {"beam_width": 2, "num_beam_groups": 2, "diversity_penalty": 0.7, "stop_token_ids": list(range(100, 140))},
 }
 ALL_FEATURES = {**FEATURES, **BEAM_FEATURES}

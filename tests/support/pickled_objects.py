@@ -113,7 +113,7 @@ def _reports() -> list[Any]:
 
 def _beams() -> list[Any]:
     best = llmi.BeamSearchSequence([1, 5], [5], [{5: llmi.Logprob(-0.25, -0.5, 1, "x")}], -0.5, -0.5, [0], "x", "stop")
-    params = llmi.BeamSearchParams(beam_width=4, n=2, early_stopping="never", force_words=["a", [5, 6]], stop=["b"], max_tokens=9)
+    params = llmi.BeamSearchParams(beam_width=4, n=2, early_stopping="never", stop=["b"], max_tokens=9)
     structured = llmi.StructuredOutputsParams(json={"type": "object"}, whitespace="one")
     return [best, llmi.BeamSearchOutput([best]), params, structured]
 

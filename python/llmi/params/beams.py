@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from llmi.base.kinds import TOKEN_ID, Either, Flag, Listed, Maybe, Neutral, Real, Text, Whole, materialised, plain, refuse, show
+from llmi.base.kinds import Flag, Maybe, Neutral, Real, Whole, materialised, plain, refuse, show
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.params.fields import DrawFields, EditFields, OutputFields, RowFields
-from llmi.params.options import LIMITS, about, field, options_of
+from llmi.params.options import about, field, options_of
 from llmi.params.sampling import SAMPLING, HookFields, SamplingParams, canonical
 from llmi.params.steering import comparable
-from llmi.params.steps import is_set
 
 MAX_WIDTH = 4096
 _LARGEST = 1e30
@@ -29,13 +28,6 @@ class _EarlyStopping:
         if isinstance(given, str) and given == "never":
             return "never"
         raise refuse(name, "True, False or 'never'", value)
-
-
-_IDS = Listed(TOKEN_ID, "a list of at least one token id", 4096, min_len=1)
-_WORD = Either(
-    (Text(LIMITS["stop_bytes"]), _IDS, Listed(_IDS, "a list of lists of token ids", 4096, min_len=1)),
-    "a string, a list of token ids, or a list of such lists, of which one must appear",
-)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -63,12 +55,6 @@ class BeamFields:
     diversity_penalty: float = field(
         0.0, Neutral(Real(0, _LARGEST), 0.0), "Subtracted from a token for each beam of an earlier group that took it at this step."
     )
-    force_words: Sequence[str | list[int] | list[list[int]]] | None = field(
-        None,
-        Maybe(Listed(_WORD, "a list of strings or of lists of token ids", 64)),
-        "Words that must appear in every hypothesis.",
-        ("force_words_ids",),
-    )
 
 
 BEAMS = options_of(BeamFields)
@@ -90,7 +76,7 @@ class BeamSearchParams(OutputFields, HookFields, EditFields, DrawFields, BeamFie
     token less likely. A beam with nothing allowed is dropped. No noise is drawn unless do_sample.
 
     Mutable; copied and validated when a request is submitted. Further fields have SamplingParams' names and meaning; `sampler` is
-    missing. Names of transformers are accepted (num_beams, num_return_sequences, force_words_ids,
+    missing. Names of transformers are accepted (num_beams, num_return_sequences,
     max_new_tokens and others); unknown names raise TypeError.
 
     Parameters
@@ -112,8 +98,6 @@ class BeamSearchParams(OutputFields, HookFields, EditFields, DrawFields, BeamFie
         A divisor of beam_width.
     diversity_penalty : float
         Needs num_beam_groups above 1.
-    force_words : list of str, or of lists of token ids, optional
-        Each must appear. A string stands for its spellings at a text's start and after a space; a list of lists for one of these.
 
     Examples
     --------
@@ -144,7 +128,7 @@ class BeamSearchParams(OutputFields, HookFields, EditFields, DrawFields, BeamFie
 
     def _materialise(self) -> None:
         """Reads iterators into tuples, so that every prompt and the next call get their values."""
-        for name in (*SHARED, "force_words"):
+        for name in SHARED:
             value = getattr(self, name)
             again = materialised(name, value)
             if again is not value:
@@ -177,16 +161,6 @@ def _check_together(params: BeamSearchParams) -> None:
         _contradiction("do_sample", True, "num_beam_groups", "groups of beams take the best candidates")
     if params.do_sample and params.temperature == 0:
         _contradiction("do_sample", True, "temperature", "temperature = 0 draws nothing")
-    if params.force_words:
-        if width == 1:
-            _contradiction("force_words", params.force_words, "beam_width", "it needs beam_width above 1")
-        if params.do_sample:
-            _contradiction("force_words", params.force_words, "do_sample", "beams that are forced take the best candidates")
-        if groups > 1:
-            _contradiction("force_words", params.force_words, "num_beam_groups", "it goes without groups")
-        for name in ("mirostat", "adaptive_p"):
-            if is_set(name, getattr(params, name)):
-                _contradiction("force_words", params.force_words, name, f"a forced token has no place in the state of {name}")
 
 
 def _contradiction(name: str, value: object, other: str, why: str) -> None:
@@ -272,8 +246,8 @@ def _refuse_not_shared(params: Mapping[str, Any], where: str) -> None:
         )
 
 
-def beams_for_core(params: BeamSearchParams, force_words: list[list[list[int]]]) -> dict[str, object]:
-    """The core's BeamParams, from settled parameters and the token ids of the words."""
+def beams_for_core(params: BeamSearchParams) -> dict[str, object]:
+    """The core's BeamParams, from settled parameters."""
     stops = {False: "no", True: "yes"}
     return {
         "width": params.beam_width,
@@ -284,5 +258,5 @@ def beams_for_core(params: BeamSearchParams, force_words: list[list[list[int]]])
         "do_sample": params.do_sample,
         "num_groups": params.num_beam_groups,
         "diversity_penalty": params.diversity_penalty,
-        "force_words": force_words,
+        "force_words": [],
     }

@@ -108,12 +108,15 @@ CALL_FOREIGN: Mapping[str, Foreign] = _by_name(
         diversity_penalty=0.0,
         length_penalty=1.0,
         early_stopping=False,
-        force_words=([],),
-        force_words_ids=([],),
         use_beam_search=False,
         length_includes_prompt=False,
     ),
-    _of_beams("give force_words=, or an automaton as structured_outputs=", constraints=([],)),
+    _refused(
+        "transformers dropped it after version 4.52: give structured_outputs={'regex': ...} with the words, or an automaton",
+        force_words=([],),
+        force_words_ids=([],),
+        constraints=([],),
+    ),
     _refused("give n= and choose among the outputs", best_of=1),
     _refused(_TOTAL, max_length=(), min_length=0),
     _refused(

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
 
 from llmi import _core
-from llmi.base.kinds import show
 from llmi.base.log import log
 from llmi.errors import InvalidParamsError, PromptTooLongError, UnsupportedCombinationError
 from llmi.families import ModelSpec
-from llmi.params.beams import BeamSearchParams, beams_for_core
+from llmi.params.beams import beams_for_core
 from llmi.params.fields import DRY_BREAKERS
 from llmi.params.rows import combined, layers_of
 from llmi.params.sampling import SAMPLING, SamplingParams
@@ -113,9 +111,7 @@ class RequestBuilder:
             token: text for token, text in self.stop_tokens(params).items() if token not in (params.stop_token_ids or ())
         }
         speculation = None if submission.speculation is None else submission.speculation.build(submission, request_id)
-        beams = (
-            None if submission.beams is None else beams_for_core(submission.beams, self._forced(submission.beams, submission.core_params))
-        )
+        beams = None if submission.beams is None else beams_for_core(submission.beams)
         submission.request = _core.Request(
             id=request_id,
             prompt_token_ids=submission.prompt_token_ids,
@@ -226,45 +222,6 @@ class RequestBuilder:
             found |= self._breaker_sequences[text]
         return [list(ids) for ids in sorted(found)]
 
-    def _forced(self, beams: BeamSearchParams, core: _core.SamplingParams) -> list[list[list[int]]]:
-        """The alternatives of each word that must appear, as token ids. Raises InvalidParamsError where none of them may."""
-        words = [self._spellings(word) for word in beams.force_words or []]
-        for index, alternatives in enumerate(words):
-            reasons = [self._cannot_appear(ids, core) for ids in alternatives]
-            words[index] = [ids for ids, why in zip(alternatives, reasons, strict=True) if not why]
-            if not words[index]:
-                word = show((beams.force_words or [])[index])
-                raise InvalidParamsError(f"force_words[{index}] = {word} can never appear: {reasons[0]}", "force_words")
-        if (needed := sum(min(len(ids) for ids in alternatives) for alternatives in words)) > core.max_tokens:
-            raise InvalidParamsError(f"force_words need {needed} tokens at least, max_tokens = {core.max_tokens}", "force_words")
-        return words
-
-    def _spellings(self, word: str | list[int] | list[list[int]]) -> list[list[int]]:
-        """The token ids of a word: at a text's start and after a space."""
-        if isinstance(word, str):
-            return _distinct([self.tokenizer.encode(text, add_special_tokens=False) for text in _written(word)])
-        nested = [entry for entry in word if isinstance(entry, list)]
-        return _distinct(nested or [[int(token) for token in word if not isinstance(token, list)]])
-
-    def _cannot_appear(self, ids: list[int], core: _core.SamplingParams) -> str:
-        """Why no text can hold these tokens; "" if one can."""
-        ends = {*core.stop_token_ids, *(() if core.ignore_eos else core.eos_token_ids)}
-        banned = {token for token, bias in core.logit_bias if bias == -math.inf}
-        allowed = {*core.allowed_token_ids}
-        for token in ids:
-            if token >= self.vocab_size:
-                return f"token id {token} is outside [0, {self.vocab_size})"
-            if token in banned:
-                return f"logit_bias bans token id {token}"
-            if allowed and token not in allowed:
-                return f"allowed_token_ids lacks token id {token}"
-        if ends & {*ids}:
-            return "one of its tokens ends the text"
-        for bad in core.bad_words:
-            if any(ids[i : i + len(bad)] == bad for i in range(len(ids))):
-                return f"bad_words bans {bad}"
-        return ""
-
     def _known(self, outputs: list[list[int]]) -> list[list[int]]:
         """Recorded outputs up to the first id that the model has not: the sample ends there, since no such token is drawn."""
         return [list(itertools.takewhile(lambda token: token < self.vocab_size, ids)) for ids in outputs]
@@ -305,10 +262,6 @@ class RequestBuilder:
 def _written(word: str) -> list[str]:
     """A word as it is written at a text's start, and after a space, unless it begins with one."""
     return [word] if word.startswith(" ") else [word, f" {word}"]
-
-
-def _distinct(sequences: list[list[int]]) -> list[list[int]]:
-    return [ids for i, ids in enumerate(sequences) if ids and ids not in sequences[:i]]
 
 
 def _drafts_forced(submission: Submission) -> bool:
