@@ -23,11 +23,11 @@ DATA = Path(__file__).parent / "data"
 
 
 def _import_or_fail(name: str, **kwargs: Any) -> Any:
-    """pytest.importorskip in the runs of tests/run.py, which install what their tests import: LLMI_TESTS_LACK names what may be absent."""
+    """pytest.importorskip in the runs of tests/run.py, which install what their tests import: TESTS_LACK names what may be absent."""
     return IMPORT_OR_SKIP(name, **kwargs) if name in LACKING.split(",") else importlib.import_module(name)
 
 
-IMPORT_OR_SKIP, LACKING = pytest.importorskip, os.environ.get("LLMI_TESTS_LACK")
+IMPORT_OR_SKIP, LACKING = pytest.importorskip, os.environ.get("TESTS_LACK")
 if LACKING is not None:
     pytest.importorskip = _import_or_fail  # before any module of tests is imported
 

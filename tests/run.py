@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
     status = subprocess.run(
         [str(python), "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "-n", "2", "--dist", "worksteal", *marks, *arguments],
         cwd=ROOT,
-        env={**os.environ, "LLMI_TESTS_LACK": lacking},
+        env={**os.environ, "TESTS_LACK": lacking},
         check=False,
     )
     return status.returncode

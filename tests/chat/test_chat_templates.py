@@ -139,6 +139,7 @@ FEATURES = {
 }
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("feature", FEATURES)
 @pytest.mark.parametrize("conversation", CONVERSATIONS)
 def test_text_is_that_of_transformers(feature: str, conversation: str) -> None:
@@ -194,6 +195,7 @@ def num_special(rendered: rules.Rendered) -> int:
     return sum(len(PATTERN.findall(piece)) for piece, is_markup in rendered.pieces if is_markup)
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("body", expressions())
 def test_content_never_becomes_markup(body: str) -> None:
     template = "<|im_start|>{% for m in messages %}" + body + f"{SPECIAL}{{% endfor %}}{{{{ bos_token }}}}"
