@@ -1,6 +1,7 @@
 // The kernels of the avx512_bf16 table that use the instruction for dots of bf16 pairs: attention and linear layers. Its other kernels
 // are avx512's.
 #define LLMI_ISA_NAMESPACE avx512_bf16
+#define LLMI_ONLY_BF16_CACHE  // attention over other types is avx512's
 #include "kernels/cpu/avx512/lanes-inl.h"
 
 #include "core/half.h"

@@ -196,7 +196,7 @@ void SpanPartials(const AttentionArgs& args, const AttentionTask& task, const Qu
 
 void SpanPartials(const AttentionArgs& args, const AttentionTask& task, const Query* queries, int64_t num_queries, int64_t span,
                   float* partials) {
-#ifdef __AVX512BF16__
+#ifdef LLMI_ONLY_BF16_CACHE
   SpanPartials<Bfloat16>(args, task, queries, num_queries, span, partials);
 #else
   switch (args.kv.type) {
@@ -269,7 +269,7 @@ inline void EndMerge(const AttentionArgs& args, const Query* queries, int64_t nu
 
 // The avx512_bf16 table has only bf16 of its own: for other types avx512's code would be compiled twice.
 void attention(const AttentionArgs& args, const AttentionTask& task) {
-#ifdef __AVX512BF16__
+#ifdef LLMI_ONLY_BF16_CACHE
   if (args.kv.type != KvType::kBF16) return avx512::attention(args, task);
 #endif
   const int64_t head_dim = args.kv.head_dim;
@@ -287,7 +287,7 @@ void attention(const AttentionArgs& args, const AttentionTask& task) {
 }
 
 void attention_span(const AttentionArgs& args, const AttentionTask& task, int64_t span, float* partials) {
-#ifdef __AVX512BF16__
+#ifdef LLMI_ONLY_BF16_CACHE
   if (args.kv.type != KvType::kBF16) return avx512::attention_span(args, task, span, partials);
 #endif
   Query queries[kMaxTaskQueries];
