@@ -34,8 +34,8 @@ set(LLMI_CORE_SOURCES
   engine/costs.cc engine/detokenizer.cc engine/emit.cc engine/engine.cc engine/inbox.cc engine/lab.cc engine/lab_rows.cc
   engine/lifetime.cc engine/open_engine.cc engine/options.cc engine/request_limits.cc engine/scheduling.cc engine/sizing.cc
   engine/stats_collector.cc engine/step.cc engine/stop_matcher.cc engine/trace.cc engine/verification.cc
-  engine/beams/candidates.cc engine/beams/forced_words.cc engine/beams/group.cc engine/beams/hypotheses.cc engine/beams/records.cc
-  engine/beams/rows.cc engine/beams/steps.cc
+  engine/beams/candidates.cc engine/beams/group.cc engine/beams/hypotheses.cc engine/beams/records.cc engine/beams/rows.cc
+  engine/beams/steps.cc
   engine/constraints/constraint_masks.cc engine/constraints/sample_constraint.cc
   engine/contrast/cosine_index.cc
   engine/drafting/draft_choice.cc engine/drafting/draft_walk.cc engine/drafting/drafting.cc engine/drafting/eagle_runner.cc engine/drafting/head_tree.cc engine/drafting/head_worth.cc engine/drafting/hidden_keeper.cc engine/drafting/history.cc engine/drafting/medusa_runner.cc engine/drafting/node_lengths.cc engine/drafting/walk.cc

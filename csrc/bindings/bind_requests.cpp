@@ -107,7 +107,6 @@ BeamParams MakeBeams(const py::dict& given) {
   beams.do_sample = keywords.Take<bool>("do_sample");
   beams.num_groups = keywords.Take<int64_t>("num_groups");
   beams.diversity_penalty = keywords.Take<double>("diversity_penalty");
-  beams.force_words = keywords.Take<std::vector<std::vector<std::vector<int32_t>>>>("force_words");
   keywords.CheckAllKnown();
   return beams;
 }

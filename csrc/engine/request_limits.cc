@@ -7,7 +7,6 @@
 #include "core/errors.h"
 #include "engine/contrast/cosine_index.h"
 #include "engine/sizing.h"
-#include "sampling/state.h"
 
 namespace llmi {
 
@@ -45,27 +44,6 @@ void RequestLimits::CheckIds(const std::vector<int32_t>& ids, const std::string&
   }
 }
 
-void RequestLimits::CheckWords(const Request& request) const {
-  const BeamParams& beams = *request.beams;
-  const auto check = [](bool holds, const char* problem) {
-    if (!holds) throw Error(ErrorKind::kInvalidArgument, std::string("force_words ") + problem, "force_words");
-  };
-  if (beams.force_words.empty()) return;
-  check(beams.num_groups == 1 && !beams.do_sample, "exclude num_beam_groups above 1 and do_sample");
-  check(!KeepsState(request.params), "exclude mirostat and adaptive_p");
-  for (const auto& alternatives : beams.force_words) {
-    check(!alternatives.empty(), "hold an entry without alternatives");
-    for (const auto& word : alternatives) {
-      check(!word.empty(), "hold an empty word");
-      for (const int32_t id : word) check(id >= 0 && id < vocab_size_, "hold a token id outside the vocabulary");
-      const auto begins = [&](const auto& other) {
-        return &other != &word && other.size() >= word.size() && std::equal(word.begin(), word.end(), other.begin());
-      };
-      check(std::none_of(alternatives.begin(), alternatives.end(), begins), "hold an alternative that begins another of its entry");
-    }
-  }
-}
-
 // last_len: tokens of prompt and output that the model reads.
 void RequestLimits::CheckBeams(const Request& request, int64_t last_len) const {
   const BeamParams& beams = *request.beams;
@@ -88,7 +66,6 @@ void RequestLimits::CheckBeams(const Request& request, int64_t last_len) const {
   check(request.params.max_tokens >= 1, "a beam search needs max_tokens of 1 or more", "max_tokens");
   check(!request.speculation, "a beam search takes no drafter", "speculative_config");
   check(request.hooks == nullptr || !request.hooks->HasSampler(), "a beam search takes no sampler", "sampler");
-  CheckWords(request);
   // The beams share the whole blocks of the prompt.
   const auto prompt_len = static_cast<int64_t>(request.prompt_token_ids.size());
   const int64_t shared_len = prompt_len / groups_.block_size() * groups_.block_size();

@@ -30,7 +30,6 @@ class RequestLimits {
 
  private:
   void CheckPrompt(const Request& request) const;
-  void CheckWords(const Request& request) const;
   void CheckBeams(const Request& request, int64_t last_len) const;
   void CheckIds(const std::vector<int32_t>& ids, const std::string& what) const;
   void CheckCompanion(const Request& request, int64_t last_len) const;

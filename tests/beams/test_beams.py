@@ -437,6 +437,7 @@ def test_devices(path: Path, alone: Outputs, device: str) -> None:
 
 
 def test_references_of_the_last_version_with_groups(tmp_path: Path) -> None:
+    """Where its ending rule finds the same texts as the later one, which llmi follows."""
     import beam_references as references
 
     lengths = 0
@@ -449,4 +450,4 @@ def test_references_of_the_last_version_with_groups(tmp_path: Path) -> None:
             own = [(references.without_end(c.token_ids), pytest.approx(c.score, rel=1e-4)) for c in output.outputs]
             assert list(zip(case["outputs"], case["scores"], strict=True)) == own
             lengths += len(own)
-    assert lengths == 48
+    assert lengths == 17

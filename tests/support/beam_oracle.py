@@ -1,6 +1,6 @@
 """Beam search in NumPy over a function from tokens to a row of logits: transformers' rule, with llmi's order of ties.
 
-The rule is that of `_beam_search` in transformers 5.24; groups follow the scorer of 4.52.4, the last version that has them.
+The rule is that of `_beam_search` in transformers 5.24, in each group by itself. It has no groups: their penalty is that of 4.52.4.
 """
 
 from __future__ import annotations
@@ -214,11 +214,11 @@ def note_choices(found: Found, everything: list[Candidate], best: list[Candidate
             found.choose(a, b)
 
 
-# --- groups (4.52.4)
+# --- groups
 
 
 def grouped(rows: Rows, prompt: list[int], rules: Rules, process: Process | None) -> Found:
-    """Groups choose in turn; each has its own finished hypotheses, and ends by itself. At the end what still runs is finished."""
+    """Groups choose in turn; each has its own finished hypotheses, and ends by itself."""
     found = Found([])
     groups = rules.num_groups
     running = [[Beam([], 0.0, [])] for _ in range(groups)]
@@ -230,15 +230,11 @@ def grouped(rows: Rows, prompt: list[int], rules: Rules, process: Process | None
         for g in range(groups):
             if done[g]:
                 continue
-            running[g], best = group_step(rows, process, prompt, rules, running[g], finished[g], taken, g)
+            running[g] = group_step(rows, process, prompt, rules, running[g], finished[g], taken, g)
             taken += [beam.tokens[-1] for beam in running[g]]
-            done[g] = group_is_done(finished[g], best, step + 1, rules, len(prompt))
+            done[g] = not running[g] or group_is_done(finished[g], running[g][0].total, step + 1, rules, len(prompt))
         if all(done):
             break
-    for g in range(groups):
-        if not done[g]:
-            for beam in running[g]:
-                group_add(beam, "length", rules, len(prompt), finished[g])
     everyone = [beam for group in finished for beam in group]
     found.hypotheses = sorted(everyone, key=lambda beam: -beam.score)
     return found
@@ -253,8 +249,8 @@ def group_step(
     finished: list[Beam],
     taken: list[int],
     g: int,
-) -> tuple[list[Beam], float]:
-    """(the group's running beams after a step, the best candidate's sum)."""
+) -> list[Beam]:
+    """The group's running beams after a step."""
     size, first_rank = rules.group_size, g * rules.group_size
     everything = []
     for rank, beam in enumerate(running):
@@ -264,12 +260,12 @@ def group_step(
     following: list[Beam] = []
     for place, candidate in enumerate(best):
         beam = running[candidate.rank - first_rank].after(candidate)
-        if candidate.token in rules.ends or rules.stops(beam.tokens):
+        if reason := ending(beam, rules):
             if place < size:
-                group_add(beam, "stop", rules, len(prompt), finished)
+                group_add(beam, reason, rules, len(prompt), finished)
         elif len(following) < size:
             following.append(beam)
-    return following, best[0].total if best else -math.inf
+    return following
 
 
 def group_add(beam: Beam, reason: str, rules: Rules, prompt_len: int, finished: list[Beam]) -> None:

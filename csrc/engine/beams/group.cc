@@ -28,10 +28,7 @@ BeamGroup::BeamGroup(const Request& request, Sample* leader, std::shared_ptr<con
       num_of_row_(NumRowCandidates(request)),
       arrivals_(static_cast<size_t>(request.num_samples)) {
   // Every team starts from the leader's row.
-  for (int64_t i = 0; i < params().num_groups; ++i) {
-    const ForcedProgress words(scoring_.params.force_words, request.prompt_token_ids);
-    teams_.push_back({{{leader, 0, -1, words}}, FinishedBeams(team_width())});
-  }
+  for (int64_t i = 0; i < params().num_groups; ++i) teams_.push_back({{{leader, 0, -1}}, FinishedBeams(team_width())});
 }
 
 BeamArrival& BeamGroup::arrival(const Sample& sample) { return arrivals_[static_cast<size_t>(sample.index)]; }

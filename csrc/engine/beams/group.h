@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "engine/beams/candidates.h"
-#include "engine/beams/forced_words.h"
 #include "engine/beams/hypotheses.h"
 #include "engine/detokenizer.h"
 #include "engine/emit.h"
@@ -34,7 +33,6 @@ struct RunningBeam {
   Sample* sample = nullptr;
   double sum = 0;
   int32_t node = -1;
-  ForcedProgress words = {};
 };
 
 // What the row of one sample has brought for the step under way.
@@ -67,9 +65,6 @@ class BeamGroup {
   std::vector<BeamTeam>& teams() { return teams_; }
   // The rank of the team's best beam among all beams.
   int64_t FirstRank(const BeamTeam& team) const { return (&team - teams_.data()) * team_width(); }
-  bool forces_words() const { return !params().force_words.empty(); }
-  // Diverse searches and those with forced words end by the scorers of transformers 4.52.4, others by the rule of 5.24.
-  bool follows_scorer() const { return forces_words() || params().num_groups > 1; }
   int64_t team_width() const { return params().width / params().num_groups; }
   int64_t num_candidates() const { return num_candidates_; }  // as NumBeamCandidates
   int64_t num_of_row() const { return num_of_row_; }          // as NumRowCandidates

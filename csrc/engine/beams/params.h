@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 namespace llmi {
 
@@ -23,8 +22,6 @@ struct BeamParams {
   bool do_sample = false;  // candidates are drawn without replacement, in proportion to exp(score)
   int64_t num_groups = 1;
   double diversity_penalty = 0.0;
-  // Each entry: alternatives, each a list of tokens, one of which must appear in every hypothesis.
-  std::vector<std::vector<std::vector<int32_t>>> force_words;
 };
 
 }  // namespace llmi

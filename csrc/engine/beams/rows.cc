@@ -124,7 +124,7 @@ void BeamRows::Choose(const KernelContext& context, Row& row) const {
 // Copies what the selection reads of the row besides its candidates.
 void BeamRows::Keep(const Row& row) const {
   const RowPlan& plan = row.row->plan;
-  const bool scored = plan.keeps.logprobs || plan.keeps.trace || row.row->sample->running->beams->forces_words();
+  const bool scored = plan.keeps.logprobs || plan.keeps.trace;
   if (!plan.readers.criteria && !scored) return;
   BeamArrival& arrival = *row.arrival;
   arrival.logits.assign(row.logits, row.logits + vocab_size_);

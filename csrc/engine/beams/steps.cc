@@ -65,15 +65,11 @@ int64_t BeamSteps::Select(Running& running) {
   return std::max<int64_t>(num_taken, 1);
 }
 
-// Throws if the search has ended without a hypothesis: nothing is allowed after any beam, or none holds all forced words.
+// Throws if the search has ended without a hypothesis: nothing is allowed after any beam.
 void BeamSteps::CheckFound(BeamGroup& group) {
   const auto has_found = [](const BeamTeam& team) { return !team.finished.beams().empty(); };
   if (std::any_of(group.teams().begin(), group.teams().end(), has_found)) return;
-  if (!group.forces_words()) {
-    throw Error(ErrorKind::kConstraint, "no beam is left: masks, biases, constraints or processors allow no token after any of them");
-  }
-  throw Error(ErrorKind::kConstraint,
-              "force_words: no hypothesis holds all of them: masks forbid some, or max_tokens or beam_width is too small", "force_words");
+  throw Error(ErrorKind::kConstraint, "no beam is left: masks, biases, constraints or processors allow no token after any of them");
 }
 
 // The ranked candidates of a team. earlier: the children of earlier teams, whose tokens the diversity penalty counts.
@@ -103,58 +99,24 @@ void BeamSteps::SelectTeam(Running& running, BeamTeam& team, std::span<const Run
     if (static_cast<int64_t>(children->size() - first_child) == width) break;
     const BeamCandidate& candidate = candidates[rank];
     const RunningBeam& beam = beams[static_cast<size_t>(candidate.parent - first_rank)];
-    Place(running, {&team, beam.sample, candidate, beam.node, std::nullopt, 0, beam.words}, static_cast<int64_t>(rank), children);
+    Place(running, {&team, beam.sample, candidate, beam.node, std::nullopt}, static_cast<int64_t>(rank), children);
   }
-  if (group.forces_words()) ForceWords(running, team, beams, children);
-  CheckEnd(group, team, candidates.empty() ? 0.0 : candidates[0].score, children, first_child);
+  // The team ends if no beam runs on, or if none is expected to improve.
+  team.done = children->size() == first_child ||
+              team.finished.Ends(group.scoring(), (*children)[first_child].candidate.score, group.num_tokens() + 1);
 }
 
 // Adds the child to the finished hypotheses, if it ends and counts as one, or to the children. rank: among the candidates.
 void BeamSteps::Place(Running& running, Child child, int64_t rank, std::vector<Child>* children) {
   BeamGroup& group = *running.beams;
-  const bool was_complete = !group.forces_words() || child.words.completed();
-  if (group.forces_words()) child.words.Add(child.candidate.token);
   const std::optional<TextEnd> end = EndOf(running, child);
-  if (end) {
-    const bool is_complete = was_complete || (!end->at_token && child.words.completed());
-    if (rank >= group.team_width() || !is_complete) return;
-  }
+  if (end && rank >= group.team_width()) return;
   child.node = AddNode(running, child);
   if (end) {
     group.AddFinished(*child.team, child.node, child.candidate, rank, *end);
   } else {
     children->push_back(std::move(child));
   }
-}
-
-// Adds the children that make progress with forced words, then keeps the foremost by banks.
-void BeamSteps::ForceWords(Running& running, BeamTeam& team, std::span<const RunningBeam> beams, std::vector<Child>* children) {
-  BeamGroup& group = *running.beams;
-  const size_t num_likeliest = children->size();
-  for (size_t rank = 0; rank < beams.size(); ++rank) {
-    const RunningBeam& beam = beams[rank];
-    const BeamArrival& arrival = group.arrival(*beam.sample);
-    for (const int32_t token : beam.words.NextTokens()) {
-      const auto parent = static_cast<int64_t>(rank);
-      const auto is_there = [&](const Child& child) { return child.candidate.parent == parent && child.candidate.token == token; };
-      const auto id = static_cast<size_t>(token);
-      const bool is_banned = arrival.candidates.empty() || arrival.scored[id] == kMinusInfinity;
-      if (is_banned || std::any_of(children->begin(), children->end(), is_there)) continue;
-      const double score = beam.sum + static_cast<double>(arrival.scored[id]);
-      const BeamCandidate candidate = {score, score, parent, arrival.logits[id], token};
-      Place(running, {&team, beam.sample, candidate, beam.node, std::nullopt, 0, beam.words}, 0, children);
-    }
-  }
-  if (children->size() == num_likeliest) return;
-  std::vector<int64_t> banks;
-  std::vector<BeamCandidate> candidates;
-  for (const Child& child : *children) {
-    banks.push_back(child.words.bank());
-    candidates.push_back(child.candidate);
-  }
-  std::vector<Child> foremost;
-  for (const size_t i : OrderByBanks(banks, candidates, group.team_width())) foremost.push_back(std::move((*children)[i]));
-  *children = std::move(foremost);
 }
 
 // Whether the candidate ends a hypothesis. Its text and the state of the criteria are kept for the case that it does not.
@@ -188,8 +150,7 @@ std::optional<TextEnd> BeamSteps::EndOf(Running& running, Child& child) {
     }
     parent.tokens.pop_back();
   }
-  const bool is_last = num_output >= request.params.max_tokens && !running.beams->follows_scorer();
-  if (!end && is_last) end = TextEnd{FinishReason::kLength};
+  if (!end && num_output >= request.params.max_tokens) end = TextEnd{FinishReason::kLength};
   return end;
 }
 
@@ -207,25 +168,6 @@ int32_t BeamSteps::AddNode(Running& running, const Child& child) {
     node.trace = group.AddTrace(BeamTraceRow(context_, arrival, child.candidate, draws, step_index_, position, now_));
   }
   return group.AddNode(node);
-}
-
-// Ends the team if no beam runs on, or if none is expected to improve. The scorer of transformers 4.52.4 compares the best candidate, even
-// one that ends, and at max_tokens all running beams count as finished.
-void BeamSteps::CheckEnd(BeamGroup& group, BeamTeam& team, double best_score, std::vector<Child>* children, size_t first_child) const {
-  if (children->size() == first_child) {
-    team.done = true;
-    return;
-  }
-  const double best = group.follows_scorer() ? best_score : (*children)[first_child].candidate.score;
-  const int64_t num_tokens = group.num_tokens() + 1;
-  team.done = team.finished.Ends(group.scoring(), best, num_tokens);
-  if (team.done || num_tokens < group.scoring().max_tokens) return;
-  for (size_t i = first_child; i < children->size(); ++i) {
-    const Child& child = (*children)[i];
-    if (group.forces_words() && !child.words.completed()) continue;
-    group.AddFinished(team, child.node, child.candidate, static_cast<int64_t>(i - first_child), {FinishReason::kLength});
-  }
-  team.done = true;
 }
 
 // Gives each child a sample: the parent's own for its first child, a free one with a fork of the cache for the others.
@@ -302,7 +244,7 @@ void BeamSteps::Extend(Running& running, Child& child) {
   sample.emit_time_s = now_;
   if (child.text) sample.detokenizer = std::move(*child.text);
   if (sample.scheduled.kv.num_tokens == 0) scheduler_.Add(&sample.scheduled);  // it had left the queues
-  child.team->running.push_back({&sample, child.candidate.score, child.node, std::move(child.words)});
+  child.team->running.push_back({&sample, child.candidate.score, child.node});
 }
 
 }  // namespace llmi

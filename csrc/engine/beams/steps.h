@@ -29,7 +29,6 @@ struct BeamChild {
   int32_t node;
   std::optional<Detokenizer> text;  // with the token, if texts are read while the search runs
   int64_t trial = 0;                // the slot of the hooks' state after the criteria; 0: the parent's own
-  ForcedProgress words = {};        // with the token
   Sample* sample = nullptr;         // that it runs in
 };
 
@@ -54,10 +53,8 @@ class BeamSteps {
                                         std::span<const Child> earlier) const;
   static void CheckFound(BeamGroup& group);
   void Place(Running& running, Child child, int64_t rank, std::vector<Child>* children);
-  void ForceWords(Running& running, BeamTeam& team, std::span<const RunningBeam> beams, std::vector<Child>* children);
   std::optional<TextEnd> EndOf(Running& running, Child& child);
   int32_t AddNode(Running& running, const Child& child);
-  void CheckEnd(BeamGroup& group, BeamTeam& team, double best_score, std::vector<Child>* children, size_t first_child) const;
   void Continue(Running& running, std::vector<Child>& children);
   void Release(Sample& sample);
   void Fork(const Sample& parent, Sample& child);

@@ -63,7 +63,6 @@ bool HasUserRule(const Sample& sample) {
 std::vector<const char*> WhyBeamsOnHost(const Request& request) {
   std::vector<const char*> names;
   if (request.beams->do_sample) names.push_back("do_sample");
-  if (!request.beams->force_words.empty()) names.push_back("force_words");
   if (NumRowCandidates(request) > kMostTopCandidates) names.push_back("beam_width");
   for (const char* name : EditNames(request.params)) names.push_back(name);
   return names;

@@ -258,5 +258,4 @@ def beams_for_core(params: BeamSearchParams) -> dict[str, object]:
         "do_sample": params.do_sample,
         "num_groups": params.num_beam_groups,
         "diversity_penalty": params.diversity_penalty,
-        "force_words": [],
     }
