@@ -6,7 +6,6 @@
 
 #include "core/errors.h"
 #include "sampling/repetition.h"
-#include "sampling/steps.h"
 
 namespace llmi {
 namespace {
@@ -69,30 +68,30 @@ void AppendPenalties(const SamplingParams& params, const TokenHistory& history, 
   }
 }
 
+FilterStep FilterOf(const SamplingParams& params, SamplerStep step) {
+  switch (step) {
+    case SamplerStep::kTopNSigma: return {FilterKind::kTopNSigma, params.top_n_sigma};
+    case SamplerStep::kTemperature:
+      if (params.dynatemp_range <= 0) return {FilterKind::kTemperature, params.temperature};
+      return {FilterKind::kDynamicTemperature, params.temperature, params.dynatemp_range, params.dynatemp_exponent};
+    case SamplerStep::kMinP: return {FilterKind::kMinP, params.min_p};
+    case SamplerStep::kTopK: return {FilterKind::kTopK, static_cast<double>(params.top_k)};
+    case SamplerStep::kTopP: return {FilterKind::kTopP, params.top_p};
+    case SamplerStep::kTypicalP: return {FilterKind::kTypicalP, params.typical_p};
+    case SamplerStep::kEpsilonCutoff: return {FilterKind::kEpsilonCutoff, params.epsilon_cutoff};
+    case SamplerStep::kEtaCutoff: return {FilterKind::kEtaCutoff, params.eta_cutoff};
+    case SamplerStep::kTopH: return {FilterKind::kTopH, params.top_h};
+    case SamplerStep::kPLess: return {FilterKind::kPLess, 0.0};
+    case SamplerStep::kXtc: return {FilterKind::kXtc, params.xtc_threshold};
+    default: throw Error(ErrorKind::kInternal, "this step is no filter of a row alone");
+  }
+}
+
 void AppendFilters(const SamplingParams& params, const TokenHistory& history, std::vector<FilterStep>* filters) {
-  const auto add = [&](FilterKind kind, double value) { filters->push_back({kind, value}); };
   const SamplerSteps steps = StepsOf(params);
   for (const SamplerStep* step = steps.late(); step != steps.end(); ++step) {
-    switch (*step) {
-      case SamplerStep::kTopNSigma: add(FilterKind::kTopNSigma, params.top_n_sigma); break;
-      case SamplerStep::kTemperature:
-        add(params.dynatemp_range > 0 ? FilterKind::kDynamicTemperature : FilterKind::kTemperature, params.temperature);
-        filters->back().range = params.dynatemp_range;
-        filters->back().exponent = params.dynatemp_exponent;
-        break;
-      case SamplerStep::kMinP: add(FilterKind::kMinP, params.min_p); break;
-      case SamplerStep::kTopK: add(FilterKind::kTopK, static_cast<double>(params.top_k)); break;
-      case SamplerStep::kTopP: add(FilterKind::kTopP, params.top_p); break;
-      case SamplerStep::kTypicalP: add(FilterKind::kTypicalP, params.typical_p); break;
-      case SamplerStep::kEpsilonCutoff: add(FilterKind::kEpsilonCutoff, params.epsilon_cutoff); break;
-      case SamplerStep::kEtaCutoff: add(FilterKind::kEtaCutoff, params.eta_cutoff); break;
-      case SamplerStep::kTopH: add(FilterKind::kTopH, params.top_h); break;
-      case SamplerStep::kPLess: add(FilterKind::kPLess, 0.0); break;
-      case SamplerStep::kXtc:
-        if (XtcCoin(params, history) && params.xtc_threshold <= 0.5) add(FilterKind::kXtc, params.xtc_threshold);
-        break;
-      default: throw Error(ErrorKind::kInternal, "a device does not know this step");
-    }
+    if (*step == SamplerStep::kXtc && !(XtcCoin(params, history) && params.xtc_threshold <= 0.5)) continue;
+    filters->push_back(FilterOf(params, *step));
   }
 }
 

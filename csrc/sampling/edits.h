@@ -7,6 +7,7 @@
 
 #include "kernels/draws/draw.h"
 #include "sampling/law.h"
+#include "sampling/steps.h"
 
 namespace llmi {
 
@@ -20,6 +21,8 @@ Penalties PenaltiesOf(const SamplingParams& params);
 // Whether masks, or which tokens are penalised in a window, depend on the last token of the history in ways that a device does not know.
 bool EditsByLastToken(const SamplingParams& params);
 
+// The filter that a step of a row alone is, for host and device. Throws Error(kInternal) for penalties, adaptive_p and mirostat.
+FilterStep FilterOf(const SamplingParams& params, SamplerStep step);
 // Appends the filters of a draw at the history's end, in order, for a device that knows them all (DrawsOnDevice in sampling/steps.h).
 void AppendFilters(const SamplingParams& params, const TokenHistory& history, std::vector<FilterStep>* filters);
 

@@ -83,27 +83,23 @@ const SamplerStep* Penalise(const SamplingParams& params, const TokenHistory& hi
 }
 
 void RunFilter(const KernelContext& context, const SamplingParams& params, const TokenHistory& history, SamplerStep step, Row row) {
-  switch (step) {
-    case SamplerStep::kTopNSigma: return KeepTopNSigma(context, params.top_n_sigma, row);
-    case SamplerStep::kTemperature:
-      if (params.dynatemp_range > 0) {
-        return TemperByEntropy(context, params.temperature, params.dynatemp_range, params.dynatemp_exponent, row);
-      }
-      return Temper(context, params.temperature, row);
-    case SamplerStep::kMinP: return KeepMinP(context, params.min_p, row);
-    case SamplerStep::kTopK: return KeepTopK(params.top_k, row);
-    case SamplerStep::kTopP: return KeepTopP(context, params.top_p, row);
-    case SamplerStep::kTypicalP: return KeepTypical(context, params.typical_p, row);
-    case SamplerStep::kEpsilonCutoff: return KeepAboveEpsilon(context, params.epsilon_cutoff, row);
-    case SamplerStep::kEtaCutoff: return KeepAboveEta(context, params.eta_cutoff, row);
-    case SamplerStep::kTopH: return KeepTopH(context, params.top_h, row);
-    case SamplerStep::kPLess: return KeepPLess(context, row);
-    case SamplerStep::kXtc:
-      if (XtcCoin(params, history)) CutTopChoices(context, params.xtc_threshold, row);
-      return;
-    case SamplerStep::kAdaptiveP: return AdaptLogits(context, AdaptedTarget(params, history.state), row);
-    case SamplerStep::kMirostat: return KeepMirostat(context, params.mirostat, MirostatBound(params, history.state), row);
-    default: throw Error(ErrorKind::kInternal, "a penalty is no filter");
+  if (step == SamplerStep::kAdaptiveP) return AdaptLogits(context, AdaptedTarget(params, history.state), row);
+  if (step == SamplerStep::kMirostat) return KeepMirostat(context, params.mirostat, MirostatBound(params, history.state), row);
+  if (step == SamplerStep::kXtc && !XtcCoin(params, history)) return;
+  const FilterStep filter = FilterOf(params, step);
+  switch (filter.kind) {
+    case FilterKind::kTopNSigma: return KeepTopNSigma(context, filter.value, row);
+    case FilterKind::kTemperature: return Temper(context, filter.value, row);
+    case FilterKind::kDynamicTemperature: return TemperByEntropy(context, filter.value, filter.range, filter.exponent, row);
+    case FilterKind::kMinP: return KeepMinP(context, filter.value, row);
+    case FilterKind::kTopK: return KeepTopK(static_cast<int64_t>(filter.value), row);
+    case FilterKind::kTopP: return KeepTopP(context, filter.value, row);
+    case FilterKind::kTypicalP: return KeepTypical(context, filter.value, row);
+    case FilterKind::kEpsilonCutoff: return KeepAboveEpsilon(context, filter.value, row);
+    case FilterKind::kEtaCutoff: return KeepAboveEta(context, filter.value, row);
+    case FilterKind::kTopH: return KeepTopH(context, filter.value, row);
+    case FilterKind::kPLess: return KeepPLess(context, row);
+    case FilterKind::kXtc: return CutTopChoices(context, filter.value, row);
   }
 }
 
