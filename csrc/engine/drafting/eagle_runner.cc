@@ -22,10 +22,14 @@ Sample& SampleOf(const HeadTree& tree) { return static_cast<SampleHeadState*>(tr
 
 }  // namespace
 
-void EagleRunner::ReadLog(const HiddenLog& log, int64_t position, int64_t count, float* to) {
+void EagleRunner::ReadRows(const std::function<const float*(int layer)>& rows_of, int64_t count, float* to) {
   std::vector<const float*> streams;
-  for (const int layer : decoder_.eagle()->TargetLayers(decoder_)) streams.push_back(log.Row(layer, position));
+  for (const int layer : decoder_.eagle()->TargetLayers(decoder_)) streams.push_back(rows_of(layer));
   decoder_.eagle()->ReadTarget(context_, decoder_, streams, count, to);
+}
+
+void EagleRunner::ReadLog(const HiddenLog& log, int64_t position, int64_t count, float* to) {
+  ReadRows([&](int layer) { return log.Row(layer, position); }, count, to);
 }
 
 void EagleRunner::Store(const LaunchedStep& step, size_t piece) {
@@ -51,9 +55,7 @@ void EagleRunner::Store(const LaunchedStep& step, size_t piece) {
     if (num_held > 0) ReadLog(log, first - 1, num_held, inputs);
     if (const int64_t num_read = end - first - num_held; num_read > 0) {
       const int64_t row = step.piece_rows[piece] + first - 1 + num_held - begin;
-      std::vector<const float*> streams;
-      for (const int layer : decoder_.eagle()->TargetLayers(decoder_)) streams.push_back(decoder_.rows(layer) + row * hidden);
-      decoder_.eagle()->ReadTarget(context_, decoder_, streams, num_read, inputs + num_held * hidden);
+      ReadRows([&](int layer) { return decoder_.rows(layer) + row * hidden; }, num_read, inputs + num_held * hidden);
     }
     decoder_.eagle()->Forward(context_, decoder_, View(), rows);
     cache_.CommitDraft(&kv, end);

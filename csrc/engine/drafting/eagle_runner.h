@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -54,7 +55,9 @@ class EagleRunner : public TrainedHead, private HeadLogits {
   void AddSlots(const Sample& sample, int64_t begin, int64_t end, EagleRows* rows) const;
   // The segment of rows of the sequence behind slot `slot`, as its attention sees them.
   AttentionSegment SeenSegment(const Sample& sample, int64_t slot, int64_t num_rows, const int32_t* parents) const;
-  // The hidden rows of `count` positions from `position` on that the layer reads, from the log.
+  // The hidden rows of `count` positions that the layer reads. rows_of: where those of a target's layer begin.
+  void ReadRows(const std::function<const float*(int layer)>& rows_of, int64_t count, float* to);
+  // The same from the log, from `position` on.
   void ReadLog(const HiddenLog& log, int64_t position, int64_t count, float* to);
   // Slots of the blocks that the drafter does not look at.
   int64_t NumSkipped(const Sample& sample) const;
