@@ -8,8 +8,6 @@ test_attention.py run on it as a table of its own.
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +24,6 @@ from llmi import LLM, Capture, DeviceError, SamplingParams, SpeculativeConfig, T
 from llmi.testing import assert_same_tokens
 from test_invariance import COUNTS, make_params, make_prompts, run, tight_pool
 
-ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("device")
 
 
@@ -274,27 +271,6 @@ def test_without_a_gpu_the_reason_is_given(tiny_path: Callable[..., Path], monke
             LLM(tiny_path(), device="cuda")
     with LLM(tiny_path(), kv_cache_memory_bytes=1 << 22) as llm:
         assert "-cpu-" in llm.model_info.numerics_id, "auto takes the CPU until the kernels have run on a GPU"
-
-
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no CUDA toolkit")
-@pytest.mark.skipif(not (ROOT / "csrc").is_dir(), reason="the sources are not beside the tests")
-@pytest.mark.parametrize(("name", "least_kernels", "most_registers"), [("cuda_device", 10, 255), ("matrix_products", 7, 255)])
-def test_kernels_compile_without_spills(name: str, least_kernels: int, most_registers: int, tmp_path: Path) -> None:
-    """For the first architecture, warnings as errors; registers and spills from the assembler's report. Attention with linear biases, or
-    over heads of more than 512 values, may take 255 registers (Bf16Attention::kMostRegisters), all other kernels of the device 128."""
-    command = [
-        "nvcc", "-std=c++20", "-arch=sm_90a", "-O3", "-fmad=false", "-Xptxas=-v", "-Werror=all-warnings", f"-I{ROOT / 'csrc'}",
-        "-cubin", "-o", str(tmp_path / "kernels.cubin"), str(ROOT / f"csrc/kernels/cuda/{name}.cu"),
-    ]  # fmt: skip
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0 and "ptxas warning" not in result.stderr, result.stderr
-    spills = [int(number) for number in re.findall(r"(\d+) bytes spill", result.stderr)]
-    registers = [int(number) for number in re.findall(r"Used (\d+) registers", result.stderr)]
-    assert len(registers) >= least_kernels and max(registers) <= most_registers, registers
-    kernels = re.findall(r"Compiling entry function '(\S+)'", result.stderr)
-    large = re.compile("ByMma|ByWgmma|Bf16.*(ILi9E|Lb1E)")
-    assert all(used <= 128 for kernel, used in zip(kernels, registers, strict=True) if not large.search(kernel)), registers
-    assert len(spills) == 2 * len(registers) and not any(spills), result.stderr
 
 
 def test_device_probes(device: str) -> None:
