@@ -14,20 +14,20 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import prompts
 
+from llmi.base.whole_file import write_whole
 from llmi.llm import LLM
+from llmi.models.safetensors_file import write_safetensors
 from llmi.speculation.corpus import CorpusDrafter
 from llmi.training.acceptance import table
 from llmi.training.eagle import EagleModel
 from llmi.training.fit import Fit
-from llmi.training.heads_file import write_safetensors, write_text
-from llmi.training.overlap import Overlap
 from llmi.training.packed import pack_all, unpack_all
 from llmi.training.plan import GROUP, Clock, training_s
 from llmi.training.text import OwnTurns, Text
@@ -35,6 +35,29 @@ from llmi.training.text import OwnTurns, Text
 #: Most bytes of the heads and the table together.
 MOST_BYTES = 4_000_000
 SEED = 0
+#: One equal token in a row more would make a test prompt known.
+MOST_COMMON = 7
+
+
+class Overlap:
+    """Runs of MOST_COMMON + 1 tokens of the test prompts, to look texts up in.
+
+    Parameters
+    ----------
+    prompts : iterable of lists of token ids
+    """
+
+    def __init__(self, prompts: Iterable[list[int]]) -> None:
+        self._runs = {run for ids in prompts for run in _runs(ids)}
+
+    def found(self, ids: list[int]) -> bool:
+        """Whether `ids` have MOST_COMMON + 1 tokens in a row that a prompt has too."""
+        return not self._runs.isdisjoint(_runs(ids))
+
+
+def _runs(ids: list[int]) -> Iterable[tuple[int, ...]]:
+    length = MOST_COMMON + 1
+    return (tuple(ids[start : start + length]) for start in range(len(ids) - length + 1))
 
 
 def written(llm: LLM, folder: Path, answer_tokens: int) -> Text:
@@ -48,7 +71,7 @@ def written(llm: LLM, folder: Path, answer_tokens: int) -> Text:
     while text.num_answer_tokens < answer_tokens:
         text, turns = text + writer(turns, turns + GROUP), turns + GROUP
         text.save(file)
-        write_text(count, json.dumps(turns))
+        write_whole(count, json.dumps(turns))
         print(f"{turns} turns, {text.num_answer_tokens} tokens of answers", flush=True)
     return text
 
@@ -94,7 +117,7 @@ def make(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         fit = Fit(llm, "eagle", SEED)
         plan = folder / "steps.json"
         steps = arguments.steps or (json.loads(plan.read_text()) if plan.exists() else steps_for(fit, text, folder, clock))
-        write_text(plan, json.dumps(steps))
+        write_whole(plan, json.dumps(steps))
         fit.run(text, steps, folder)
         receipt = {"seed": SEED, "steps": steps, "model_digest": llm._files.digest()(), **fit.receipt(text)}
         (folder / "heads").mkdir(exist_ok=True)
@@ -112,7 +135,7 @@ def make(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         files = ["eagle.safetensors", *corpus(llm, text, folder)]
     receipt["files"] = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in files}
     receipt["bytes"] = sum((folder / name).stat().st_size for name in files)
-    write_text(folder / "receipt.json", json.dumps(receipt, indent=1) + "\n")
+    write_whole(folder / "receipt.json", json.dumps(receipt, indent=1) + "\n")
     return receipt
 
 

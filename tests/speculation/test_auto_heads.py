@@ -17,11 +17,11 @@ import pytest
 import llmi
 from features import crowded_llm, enumerable_llm, expect_short_answers
 from llmi import LLM, Eagle, ModelFileError, Outputs, SamplingParams, SpeculativeConfig
+from llmi.models.safetensors_file import read_safetensors, write_safetensors
 from llmi.speculation import auto
 from llmi.testing import assert_lossless, assert_same_tokens
 from llmi.testing.tiny import save_safetensors
 from llmi.testing.tiny_eagle import tiny_eagle
-from llmi.training.heads_file import read_safetensors, write_safetensors
 from llmi.training.packed import pack_all
 
 SMALL: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 23, "max_model_len": 256}

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from llmi import LLM, Eagle, ModelFileError, SpeculativeConfig
+from llmi.models.safetensors_file import read_safetensors, write_safetensors
 from llmi.testing import assert_same_tokens
 from llmi.testing.tiny import save_safetensors
 from llmi.testing.tiny_eagle import tiny_eagle
-from llmi.training.heads_file import read_safetensors, write_safetensors
 from llmi.training.packed import pack_all, unpack_all
 from test_eagle import GREEDY, OPTIONS, SAMPLED, drafted, prompt
 

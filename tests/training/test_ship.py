@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 import llmi
+from llmi.models.safetensors_file import read_safetensors
 from llmi.training import plan, text
-from llmi.training.heads_file import read_safetensors
-from llmi.training.overlap import Overlap
 from llmi.training.text import Text
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -55,6 +54,6 @@ def test_text_with_a_run_of_a_test_prompt_is_left_out() -> None:
         (2, [9], [8, 7], False),
         (3, [1], prompt[12:], True),
     ]
-    kept = ship.apart(Text.of(sequences), Overlap([prompt]))
+    kept = ship.apart(Text.of(sequences), ship.Overlap([prompt]))
     assert kept.turns_of.tolist() == [0, 2] and kept.warm.tolist() == [False, False] and kept.prompt_lens.tolist() == [2, 1]
     np.testing.assert_array_equal(kept.sequence(1), [9, 8, 7])

@@ -13,9 +13,9 @@ import pytest
 import llmi
 from llmi import LLM, InvalidParamsError
 from llmi.cli.commands import main
+from llmi.models.safetensors_file import read_safetensors
 from llmi.training import plan, run, text
 from llmi.training.eagle import EagleModel
-from llmi.training.heads_file import read_safetensors
 from llmi.training.layer import Roll, angles, grid_of, rotate
 from llmi.training.report import HeadsReport
 

@@ -12,7 +12,6 @@ import pytest
 
 from llmi import LLM
 from llmi.training.frames import ALONE, AROUND, SHARES
-from llmi.training.overlap import Overlap
 from llmi.training.plan import Clock, TextProgress
 from llmi.training.text import GivenPrompts, OwnTurns
 from llmi.training.turns import KINDS, Turn, turn, turns
@@ -22,6 +21,7 @@ pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="the 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 if (ROOT / "benchmarks").is_dir():
     import prompts
+    import ship
 
 TRAINING_FRAMES = {frame for group in ALONE.values() for frame in group} | {
     frame for first, around in AROUND.values() for frame in (*first, *around)
@@ -48,20 +48,19 @@ def test_no_frame_of_a_test_prompt_is_a_training_frame() -> None:
 
 
 @pytest.fixture(scope="module")
-def overlap(smollm: LLM) -> Overlap:
-    users = [prompt.user for kind in prompts.KINDS for prompt in prompts.prompts(kind)]
-    return Overlap([list(smollm.tokenizer.encode(user)) for user in users])
+def overlap(smollm: LLM) -> ship.Overlap:
+    return ship.overlap_of_prompts(smollm)
 
 
 @pytest.mark.unsanitized
-def test_no_eight_tokens_of_a_test_prompt_are_in_a_training_turn(smollm: LLM, overlap: Overlap) -> None:
+def test_no_eight_tokens_of_a_test_prompt_are_in_a_training_turn(smollm: LLM, overlap: ship.Overlap) -> None:
     texts = {text for made in turns(0, 0, 8000) for text in (made.text, made.around.replace("{x}", "")) if text}
     assert len(texts) > 5000
     assert [text for text in sorted(texts) if overlap.found(list(smollm.tokenizer.encode(text)))] == []
 
 
 @pytest.mark.unsanitized
-def test_an_overlap_is_found_wherever_it_stands(smollm: LLM, overlap: Overlap) -> None:
+def test_an_overlap_is_found_wherever_it_stands(smollm: LLM, overlap: ship.Overlap) -> None:
     for kind in prompts.KINDS:
         ids = list(smollm.tokenizer.encode(prompts.prompts(kind)[7].user))
         assert overlap.found([1, 2, *ids[1:9], 3]) and not overlap.found(ids[1:8]), kind

@@ -6,12 +6,12 @@ import contextlib
 import json
 import os
 import sys
-import tempfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from llmi.base.log import log
+from llmi.base.whole_file import write_whole
 from llmi.cli.console import is_terminal, typed_text
 from llmi.errors import LlmiError
 from llmi.models.catalogue import cache_dir
@@ -29,19 +29,6 @@ def history_path() -> Path | None:
         return cache_dir() / "chat_history"
     except LlmiError:
         return None
-
-
-def write_private(path: Path, text: str) -> None:
-    """Puts `text` at `path` at once, readable by its owner alone. Raises OSError."""
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
-        try:  # made with mode 0600
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-            Path(file.name).replace(path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
 
 
 class History:
@@ -100,7 +87,7 @@ class History:
         if self._path is None or not self._last:
             return
         with contextlib.suppress(OSError):
-            write_private(self._path, "".join(f"{json.dumps(entry)}\n" for entry in self._stored()))
+            write_whole(self._path, "".join(f"{json.dumps(entry)}\n" for entry in self._stored()), private=True)
 
 
 class Lines:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from llmi.cli.chat_lines import Lines, write_private
+from llmi.base.whole_file import write_whole
+from llmi.cli.chat_lines import Lines
 from llmi.cli.console import note, show
 from llmi.cli.sampling_flags import parse_text
 from llmi.errors import EngineBusyError, EngineError, InvalidParamsError, LlmiError
@@ -211,7 +212,7 @@ class ChatSession:
             raise InvalidParamsError(f"{path} exists and is no saved chat: it is not replaced")
         chat = {"format": FORMAT, "model": self.llm.model_info.path, "parameters": self.params, "messages": self.messages()}
         try:
-            write_private(path, json.dumps(chat, indent=1, ensure_ascii=False) + "\n")
+            write_whole(path, json.dumps(chat, indent=1, ensure_ascii=False) + "\n", private=True)
         except OSError as error:
             raise InvalidParamsError(f"{path} cannot be written: {error.strerror}") from None
         note(f"llmi: saved {len(self.turns)} turns to {path}")

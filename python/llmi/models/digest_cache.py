@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import secrets
 from pathlib import Path
 
+from llmi.base.whole_file import write_whole
 from llmi.models.catalogue import cache_dir
 
 _MOST = 1024  # digests that are kept
@@ -39,10 +38,4 @@ def keep(digests: dict[str, str]) -> None:
         place = _place()
         place.parent.mkdir(parents=True, exist_ok=True)
         entries = list({**known_digests(), **digests}.items())[-_MOST:]
-        part = place.with_name(f"{place.name}.{secrets.token_hex(4)}.part")
-        try:
-            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-                json.dump(dict(entries), file)
-            part.replace(place)
-        finally:
-            part.unlink(missing_ok=True)
+        write_whole(place, json.dumps(dict(entries)), private=True, sync=False)

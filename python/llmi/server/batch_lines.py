@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from llmi.base.whole_file import whole_file
 from llmi.errors import InvalidParamsError
 from llmi.server.answer import encode
 from llmi.server.body import decode
@@ -143,9 +144,8 @@ class Answered:
                 kept.append(data)
         self.num_dropped = len(lines) - len(kept)
         if self.num_dropped:
-            part = path.with_name(path.name + ".part")
-            part.write_bytes(b"".join(kept))
-            part.replace(path)
+            with whole_file(path) as file:
+                file.write(b"".join(kept))
 
     def __len__(self) -> int:
         return len(self._by_id) + len(self._errors)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
+from llmi.base.whole_file import write_whole
 from llmi.errors import LlmiError
 from llmi.outputs.results import RequestOutput
 from llmi.server.errors import public_text
@@ -54,13 +54,5 @@ class Receipts:
         assert self.directory is not None
         for index, entry in enumerate(fields):
             name = f"{answer_id}.json" if len(fields) == 1 else f"{answer_id}-{index}.json"
-            path = self.directory / name
-            part = path.with_suffix(".part")
-            data = (json.dumps(entry, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
-            try:
-                with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                    file.write(data)
-                part.rename(path)
-            except OSError:
-                part.unlink(missing_ok=True)
-                raise
+            text = json.dumps(entry, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+            write_whole(self.directory / name, text, private=True, sync=False)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import struct
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmi import _core
 from llmi.errors import ModelFileError
 from llmi.models.input_file import parse_json, read_bytes, what_it_is
+from llmi.models.safetensors_file import write_safetensors
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
 else:
     from llmi.base.lazy_numpy import np
 
@@ -39,12 +37,7 @@ class StoredTable:
 def write_table(path: Path, stored: StoredTable) -> None:
     """Writes the file whole or not at all."""
     table = stored.table
-    arrays: dict[str, NDArray[np.uint16] | NDArray[np.uint8]] = {
-        "checks": table.checks,
-        "tokens": table.tokens,
-        "high_tokens": table.high_tokens,
-        "rates": table.rates,
-    }
+    arrays = {name: array for name in _DTYPES if (array := getattr(table, name)).size or name != "high_tokens"}
     metadata = {
         "format": FORMAT,
         "version": VERSION,
@@ -52,25 +45,7 @@ def write_table(path: Path, stored: StoredTable) -> None:
         "max_order": str(table.max_order),
         "tokenizer_digest": stored.tokenizer_digest,
     }
-    header: dict[str, Any] = {"__metadata__": metadata}
-    data, offset = [], 0
-    for name, array in arrays.items():
-        if name == "high_tokens" and array.size == 0:
-            continue
-        part = array.astype(_NUMPY[_DTYPES[name]]).tobytes()
-        header[name] = {"dtype": _DTYPES[name], "shape": [int(array.size)], "data_offsets": [offset, offset + len(part)]}
-        data.append(part)
-        offset += len(part)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
-        try:
-            file.write(struct.pack("<Q", len(text)) + text + b"".join(data))
-            file.close()
-            Path(file.name).replace(path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+    write_safetensors(path, arrays, metadata)
 
 
 def read_table(path: str | os.PathLike[str]) -> StoredTable:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llmi.models.safetensors_file import read_safetensors
 from llmi.training.data import Data
-from llmi.training.heads_file import read_safetensors
 from llmi.training.layer import Roll, Shape, grid_of
 from llmi.training.losses import divergence
 from llmi.training.packed import unpack_all

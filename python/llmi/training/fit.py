@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmi.base.progress import progress
+from llmi.base.whole_file import write_whole
+from llmi.models.safetensors_file import write_safetensors
 from llmi.session import Session
 from llmi.training.acceptance import Counts, acceptance
 from llmi.training.data import Data, data_of
 from llmi.training.eagle import EagleModel
-from llmi.training.heads_file import write_safetensors, write_text
 from llmi.training.medusa import MedusaModel
 from llmi.training.run import Model, Training
 from llmi.training.target import Target
@@ -92,4 +93,4 @@ class Fit:
         receipt["file_digest"] = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
         own = {"kind": self.kind, "target_digest": self.llm._files.digest()(), "receipt": receipt}
         config = model.config(self.llm.model_info.vocab_size)
-        write_text(folder / "config.json", json.dumps({**config, "llmi": own}, indent=1) + "\n")
+        write_whole(folder / "config.json", json.dumps({**config, "llmi": own}, indent=1) + "\n")

@@ -13,13 +13,13 @@ from typing import Any
 
 from llmi.base.kinds import Choice, Flag, Maybe, Place, Real, Whole, parse
 from llmi.base.progress import progress
+from llmi.base.whole_file import write_whole
 from llmi.errors import InvalidParamsError
 from llmi.session import Session
 from llmi.text.prompts import Prompt, as_list, tokenize
 from llmi.training.acceptance import table
 from llmi.training.data import hidden_rows
 from llmi.training.fit import Fit
-from llmi.training.heads_file import write_text
 from llmi.training.plan import GROUP, Clock, TextProgress, steps_in, turns_for, write_turns
 from llmi.training.report import HeadsReport
 from llmi.training.text import MAX_ANSWER, MAX_SEQUENCE, GivenPrompts, OwnTurns, Text, Writer
@@ -159,7 +159,7 @@ class _Settings:
         self._keep_plan()
 
     def _keep_plan(self) -> None:
-        write_text(self.folder / "plan.json", json.dumps({**self._identity(), "steps": self.steps}, indent=1) + "\n")
+        write_whole(self.folder / "plan.json", json.dumps({**self._identity(), "steps": self.steps}, indent=1) + "\n")
 
     def _text(self) -> Text:
         """The text of all turns; fixes the steps."""
@@ -171,7 +171,7 @@ class _Settings:
 
         def keep(so_far: Text, count: int) -> None:
             so_far.save(file)
-            write_text(self.folder / "turns.json", json.dumps(count))
+            write_whole(self.folder / "turns.json", json.dumps(count))
 
         with progress(100, "text", "%") as bar:
             shown = TextProgress(bar, self.clock, None if self.steps is None else turns_for(self.steps), written)

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmi.base.progress import progress
+from llmi.models.safetensors_file import read_safetensors, write_safetensors
 from llmi.training.acceptance import Drafting
 from llmi.training.data import Data
 from llmi.training.eagle import depths_at
-from llmi.training.heads_file import read_safetensors, write_safetensors
 from llmi.training.optimizer import AdamW, rate
 from llmi.training.packing import ROWS, batches, pack_in_order, parts_of
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from llmi.base.whole_file import whole_file
 from llmi.outputs.results import Outputs
 from llmi.params.sampling import SamplingParams
 from llmi.requests.prepare import CallOptions
@@ -113,9 +114,9 @@ class Text:
 
     def save(self, path: Path) -> None:
         """One .npz, whole or not at all."""
-        half = path.with_name("part." + path.name)
-        np.savez(half, token_ids=self.token_ids, offsets=self.offsets, prompt_lens=self.prompt_lens, turns_of=self.turns_of, warm=self.warm)
-        half.replace(path)
+        arrays = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        with whole_file(path) as file:
+            np.savez(file, **arrays)
 
     @classmethod
     def load(cls, path: Path) -> Text:

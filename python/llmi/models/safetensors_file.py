@@ -1,19 +1,23 @@
-"""Files of trained heads: a folder with config.json and model.safetensors, in EAGLE-1's own names."""
+"""Safetensors files of llmi's own making."""
 
 from __future__ import annotations
 
 import json
-import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+from llmi.base.whole_file import whole_file
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    from llmi.base.lazy_numpy import np
 
 _TYPES = {"float32": "F32", "float16": "F16", "int32": "I32", "uint8": "U8", "uint16": "U16", "int64": "I64"}
-_OF = {name: np.dtype(kind) for kind, name in _TYPES.items()}
+_OF = {name: kind for kind, name in _TYPES.items()}
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
@@ -26,14 +30,10 @@ def write_safetensors(path: Path, tensors: Mapping[str, NDArray[Any]], metadata:
         offset = end
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    half = path.with_name(path.name + ".part")
-    with half.open("wb") as file:
+    with whole_file(path) as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for tensor in tensors.values():
             file.write(np.ascontiguousarray(tensor).tobytes())
-        file.flush()
-        os.fsync(file.fileno())
-    half.replace(path)
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
@@ -47,10 +47,3 @@ def read_safetensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str
         start, end = entry["data_offsets"]
         tensors[name] = np.frombuffer(data[8 + length + start : 8 + length + end], _OF[entry["dtype"]]).reshape(entry["shape"])
     return tensors, metadata
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes whole or not at all."""
-    half = path.with_name(path.name + ".part")
-    half.write_text(text, encoding="utf-8")
-    half.replace(path)
