@@ -226,7 +226,7 @@ def test_receipts_in_a_folder(client: Client, tmp_path: Path, monkeypatch: pytes
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("llmi.server.receipts.os.open", full)
+    monkeypatch.setattr("llmi.base.whole_file.os.open", full)
     answer = other.ok(COMPLETIONS, {"model": "tiny", "prompt": "a", "max_tokens": 3})
     assert answer["llmi"]["receipt"] is None and "No space left" in answer["llmi"]["receipt_reason"]
     assert answer["choices"][0]["text"] and other.app.state.llmi.receipts.num_failed == 1

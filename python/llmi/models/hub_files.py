@@ -16,27 +16,9 @@ from llmi.models.gguf_parts import part_of
 #: Taken in this order where a repository holds several and the name chooses none: types with kernels of their own, the usual choice first,
 #: then the smaller before the larger; those of fewer than four bits last.
 PREFERRED_TYPES = (
-    "Q4_K_M",
-    "Q4_K_S",
-    "Q4_0",
-    "IQ4_XS",
-    "IQ4_NL",
-    "MXFP4",
-    "Q4_1",
-    "Q5_K_M",
-    "Q5_K_S",
-    "Q5_0",
-    "Q5_1",
-    "Q6_K",
-    "Q8_0",
-    "BF16",
-    "F16",
-    "F32",
-    "Q3_K_L",
-    "Q3_K_M",
-    "Q3_K_S",
-    "Q2_K",
-)
+    "Q4_K_M", "Q4_K_S", "Q4_0", "IQ4_XS", "IQ4_NL", "MXFP4", "Q4_1", "Q5_K_M", "Q5_K_S", "Q5_0", "Q5_1", "Q6_K", "Q8_0", "BF16", "F16",
+    "F32", "Q3_K_L", "Q3_K_M", "Q3_K_S", "Q2_K",
+)  # fmt: skip
 _NO_MODEL = re.compile(r"mmproj|imatrix", re.IGNORECASE)
 _REPOSITORY = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)", re.ASCII)
 FORMS = "user/repository, user/repository:TYPE (such as Q4_K_M), or user/repository/file.gguf"

@@ -11,15 +11,14 @@ from starlette.responses import Response
 from llmi.outputs.completion import CompletionOutput
 from llmi.outputs.results import RequestOutput
 from llmi.server import parameters
-from llmi.server.answer import DONE, Counts, created, encode, event, llmi_object, new_id, score_of
-from llmi.server.errors import ApiError
+from llmi.server.answer import encode, event, llmi_object, score_of
 from llmi.server.fields import CHAT, Taken
 from llmi.server.generation import Job, new_job
-from llmi.server.logprobs import LogprobForm, Position, prompt_logprobs
+from llmi.server.logprobs import Position, prompt_logprobs
+from llmi.server.openai_form import OpenAIForm
 from llmi.server.parts import Part, Parts, PartStream, news_of, parts_of
 from llmi.server.prompts import chat_of, render, with_tools
 from llmi.server.respond import respond
-from llmi.server.served import Served
 from llmi.server.state import prepare, take
 
 
@@ -29,49 +28,24 @@ async def chat_completions(request: Request) -> Response:
     params = parameters.sampling(taken)
     top = parameters.chat_logprobs(taken, params)
     parameters.chat_max_tokens(model, taken, params)
-    include_usage, always = parameters.stream_options(taken)
+    usage = parameters.stream_options(taken)
     prompt = await prepare(request, taken, lambda: render(model, chat_of(taken)))
     parameters.check_room(model, taken, params, prompt)
     job = new_job(model, taken, [prompt], with_tools(prompt, params))
-    return await respond(request, job, ChatForm(job, taken, top, include_usage, always), taken.flag("stream"))
+    return await respond(request, job, ChatForm(job, taken, top, usage), taken.flag("stream"))
 
 
-class ChatForm:
-    """Answers of /v1/chat/completions. top: alternatives of each token, None without log-probabilities; always: usage in each chunk."""
+class ChatForm(OpenAIForm):
+    """Answers of /v1/chat/completions."""
 
-    def __init__(self, job: Job, taken: Taken, top: int | None, include_usage: bool, always: bool) -> None:
-        self.id = new_id("chatcmpl-")
-        self._job = job
-        self._counts = Counts(job)
-        self._created = created()
-        as_ids = taken.flag("return_tokens_as_token_ids")
-        self._logprobs = None if top is None else LogprobForm(job.model.tokenizer, top, as_ids, parameters.logprob_ids(job.params))
-        self._with_ids = taken.flag("return_token_ids")
+    def __init__(self, job: Job, taken: Taken, top: int | None, usage: tuple[bool, bool]) -> None:
+        super().__init__(job, taken, "chatcmpl-", "chat.completion.chunk", top, usage)
         self._with_reasoning = taken.flag("include_reasoning", True)
-        self._include_usage, self._always = include_usage, always
         self._streams = job.prompts[0].streams(job.seeds[0])
         self._is_plain = job.prompts[0].is_plain
         self._open: dict[int, PartStream] = {}  # of choices that have begun
         self._called: set[int] = set()  # choices that have called a tool
         self._prompt_logprobs: list[Position | None] | None = None
-        self._last: dict[str, Any] | None = None  # the chunk that ends the last choice
-        self._prefix = self._chunk_prefix(job.model)
-
-    def _chunk_prefix(self, model: Served) -> bytes:
-        head = encode(
-            {
-                "id": self.id,
-                "object": "chat.completion.chunk",
-                "created": self._created,
-                "model": model.name,
-                "system_fingerprint": model.fingerprint,
-            }
-        )
-        return b"data: " + head[:-1] + b',"choices":[{"index":'
-
-    def _head(self, kind: str) -> dict[str, Any]:
-        model = self._job.model
-        return {"id": self.id, "object": kind, "created": self._created, "model": model.name, "system_fingerprint": model.fingerprint}
 
     # --- whole
 
@@ -139,10 +113,7 @@ class ChatForm:
             choice["logprobs"] = self._logprobs_of(completion)
             if self._with_ids:
                 choice["token_ids"] = completion.token_ids
-        chunk = {**self._head("chat.completion.chunk"), "choices": [choice]}
-        if self._include_usage or self._always:
-            chunk["usage"] = self._counts.usage() if self._always else None
-        return chunk
+        return self._chunk_of(choice)
 
     def news(self, index: int, output: RequestOutput) -> bytes:
         """Chunks of each choice that has grown, and of each that has ended."""
@@ -154,17 +125,14 @@ class ChatForm:
                 data += event(self._role(completion.index))
             data += self._grown(completion) if self._is_plain else self._told(completion, output.finished)
             if completion.finish_reason is not None and output.finished:
-                data += self._ended(completion, completion is output.outputs[-1])
+                data += self._end_of(completion, completion is output.outputs[-1])
         return data
 
     def _grown(self, completion: CompletionOutput) -> bytes:
         if not completion.token_ids and not completion.text:
             return b""
-        if self._logprobs is None and not self._with_ids and not self._always:
-            if not completion.text:
-                return b""
-            tail = b'},"logprobs":null,"finish_reason":null}]' + (b',"usage":null}\n\n' if self._include_usage else b"}\n\n")
-            return self._prefix + b"%d" % completion.index + b',"delta":{"content":' + encode(completion.text) + tail
+        if self._is_bare:
+            return self._bare(completion.index, b',"delta":{"content":' + encode(completion.text) + b"}") if completion.text else b""
         return event(self._chunk(completion.index, {"content": completion.text}, completion))
 
     def _told(self, completion: CompletionOutput, is_end: bool) -> bytes:
@@ -180,29 +148,11 @@ class ChatForm:
             data += event(self._chunk(completion.index, delta, completion if number == 0 else None))
         return data
 
-    def _ended(self, completion: CompletionOutput, is_last: bool) -> bytes:
+    def _end_of(self, completion: CompletionOutput, is_last: bool) -> bytes:
         chunk = self._chunk(completion.index, {})
-        chunk["choices"][0] |= {"finish_reason": self._reason(completion), "stop_reason": completion.stop_reason, **score_of(completion)}
-        if not is_last:
-            return event(chunk)
-        if self._prompt_logprobs is not None:
+        if is_last and self._prompt_logprobs is not None:
             chunk["prompt_logprobs"] = prompt_logprobs(self._prompt_logprobs)
-        self._last = chunk
-        return b""
-
-    def end(self, receipt: dict[str, Any]) -> bytes:
-        """The chunk that ends the last choice, the chunk with the usage if the body wants it, and [DONE]."""
-        llmi = llmi_object(self._job, [receipt])
-        last = self._last if self._last is not None else self._chunk(0, {})
-        if not self._include_usage:
-            return event({**last, "llmi": llmi}) + DONE
-        return (
-            event(last) + event({**self._head("chat.completion.chunk"), "choices": [], "usage": self._counts.usage(), "llmi": llmi}) + DONE
-        )
-
-    def failed(self, error: ApiError) -> bytes:
-        """An error event."""
-        return event(error.body()) + DONE
+        return self._ended(chunk, completion, is_last, finish_reason=self._reason(completion))
 
 
 def _message(parts: Parts, with_reasoning: bool) -> dict[str, Any]:

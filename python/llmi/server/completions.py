@@ -10,11 +10,11 @@ from starlette.responses import Response
 from llmi.outputs.completion import CompletionOutput
 from llmi.outputs.results import RequestOutput
 from llmi.server import parameters
-from llmi.server.answer import DONE, Counts, created, encode, event, llmi_object, new_id, score_of
-from llmi.server.errors import ApiError
+from llmi.server.answer import encode, event, llmi_object, score_of
 from llmi.server.fields import COMPLETIONS, Taken
 from llmi.server.generation import Job, new_job
-from llmi.server.logprobs import LogprobForm, Position, prompt_logprobs
+from llmi.server.logprobs import Position, prompt_logprobs
+from llmi.server.openai_form import OpenAIForm
 from llmi.server.prompts import Prompt, read_prompts
 from llmi.server.respond import respond
 from llmi.server.state import take
@@ -26,7 +26,7 @@ async def completions(request: Request) -> Response:
     taken, model = await take(request, COMPLETIONS)
     params = parameters.sampling(taken)
     top = parameters.completion_logprobs(taken, params)
-    include_usage, always = parameters.stream_options(taken)
+    usage = parameters.stream_options(taken)
     stream = taken.flag("stream")
     prompts = await read_prompts(request, model, taken)
     parameters.completion_max_tokens(model, taken, params, prompts)
@@ -35,42 +35,20 @@ async def completions(request: Request) -> Response:
         params.setdefault("prompt_logprobs", top)
     shows = (echo and top is not None, taken.own.get("prompt_logprobs") is not None)
     job = new_job(model, taken, prompts, params, prompts_each=sum(shows))
-    return await respond(request, job, CompletionForm(job, taken, top, include_usage, always), stream)
+    return await respond(request, job, CompletionForm(job, taken, top, usage), stream)
 
 
-class CompletionForm:
+class CompletionForm(OpenAIForm):
     """Answers of /v1/completions. The choices of prompt i have the indices i n to (i + 1) n - 1."""
 
-    def __init__(self, job: Job, taken: Taken, top: int | None, include_usage: bool, always: bool) -> None:
-        self.id = new_id("cmpl-")
-        self._job = job
-        self._counts = Counts(job)
-        self._created = created()
+    def __init__(self, job: Job, taken: Taken, top: int | None, usage: tuple[bool, bool]) -> None:
+        super().__init__(job, taken, "cmpl-", "text_completion", top, usage)
         self._tokenizer = job.model.tokenizer
-        self._logprobs = (
-            None
-            if top is None
-            else LogprobForm(self._tokenizer, top, taken.flag("return_tokens_as_token_ids"), parameters.logprob_ids(job.params))
-        )
-        self._with_ids = taken.flag("return_token_ids")
         self._echo = taken.flag("echo")
         self._asked_prompt_logprobs = taken.own.get("prompt_logprobs") is not None
-        self._include_usage, self._always = include_usage, always
         self._left = len(job.prompts)
-        self._last: dict[str, Any] | None = None  # the chunk that ends the last choice
         self._prompt_logprobs: dict[int, list[Position | None]] = {}  # of prompts whose first news have come
         self._offsets: dict[int, TextOffsets] = {}  # of the choices that have begun
-        self._prefix = b"data: " + encode(self._head())[:-1] + b',"choices":[{"index":'
-
-    def _head(self) -> dict[str, Any]:
-        model = self._job.model
-        return {
-            "id": self.id,
-            "object": "text_completion",
-            "created": self._created,
-            "model": model.name,
-            "system_fingerprint": model.fingerprint,
-        }
 
     def _echoed(self, prompt: Prompt) -> str:
         if prompt.text is not None:
@@ -85,7 +63,8 @@ class CompletionForm:
         for index, output in enumerate(outputs):
             self._counts.add(index, output)
             choices += [self._choice(index, output, completion) for completion in output.outputs]
-        return {**self._head(), "choices": choices, "usage": self._counts.usage(), "llmi": llmi_object(self._job, [receipt])}
+        head = self._head("text_completion")
+        return {**head, "choices": choices, "usage": self._counts.usage(), "llmi": llmi_object(self._job, [receipt])}
 
     def _choice(self, index: int, output: RequestOutput, completion: CompletionOutput) -> dict[str, Any]:
         prompt = self._job.prompts[index]
@@ -155,10 +134,7 @@ class CompletionForm:
             choice["logprobs"] = self._logprobs.completion(completion.token_ids, completion.logprobs or [], offsets)
         if completion is not None and self._with_ids:
             choice["token_ids"] = completion.token_ids
-        chunk = {**self._head(), "choices": [choice]}
-        if self._include_usage or self._always:
-            chunk["usage"] = self._counts.usage() if self._always else None
-        return chunk
+        return self._chunk_of(choice)
 
     def news(self, index: int, output: RequestOutput) -> bytes:
         """Chunks of each choice that has grown, and of each that has ended."""
@@ -173,7 +149,7 @@ class CompletionForm:
                 data += event(self._opening(number))
             data += self._grown(number, completion)
             if completion.finish_reason is not None and output.finished:
-                data += self._ended(number, completion, index, completion is output.outputs[-1])
+                data += self._end_of(number, completion, index, completion is output.outputs[-1])
         return data
 
     def _echo_events(self, index: int, output: RequestOutput) -> bytes:
@@ -192,33 +168,13 @@ class CompletionForm:
         return data
 
     def _grown(self, number: int, completion: CompletionOutput) -> bytes:
-        if self._logprobs is None and not self._with_ids and not self._always:
-            if not completion.text:
-                return b""
-            tail = b',"logprobs":null,"finish_reason":null}]' + (b',"usage":null}\n\n' if self._include_usage else b"}\n\n")
-            return self._prefix + b"%d" % number + b',"text":' + encode(completion.text) + tail
+        if self._is_bare:
+            return self._bare(number, b',"text":' + encode(completion.text)) if completion.text else b""
         if not completion.token_ids and not completion.text:
             return b""
         return event(self._chunk(number, completion.text, completion))
 
-    def _ended(self, number: int, completion: CompletionOutput, index: int, is_last: bool) -> bytes:
-        chunk = self._chunk(number, "")
-        chunk["choices"][0] |= {"finish_reason": completion.finish_reason, "stop_reason": completion.stop_reason, **score_of(completion)}
-        if self._asked_prompt_logprobs and index in self._prompt_logprobs:
-            chunk["choices"][0]["prompt_logprobs"] = prompt_logprobs(self._prompt_logprobs[index])
-        if self._left or not is_last:
-            return event(chunk)
-        self._last = chunk
-        return b""
-
-    def end(self, receipt: dict[str, Any]) -> bytes:
-        """The chunk that ends the last choice, the chunk with the usage if the body wants it, and [DONE]."""
-        llmi = llmi_object(self._job, [receipt])
-        last = self._last if self._last is not None else self._chunk(0, "")
-        if not self._include_usage:
-            return event({**last, "llmi": llmi}) + DONE
-        return event(last) + event({**self._head(), "choices": [], "usage": self._counts.usage(), "llmi": llmi}) + DONE
-
-    def failed(self, error: ApiError) -> bytes:
-        """An error event."""
-        return event(error.body()) + DONE
+    def _end_of(self, number: int, completion: CompletionOutput, index: int, is_last: bool) -> bytes:
+        shows = self._asked_prompt_logprobs and index in self._prompt_logprobs
+        more = {"prompt_logprobs": prompt_logprobs(self._prompt_logprobs[index])} if shows else {}
+        return self._ended(self._chunk(number, ""), completion, is_last and not self._left, **more)

@@ -103,6 +103,11 @@ class ApiError(LlmiError):
         return error_body(self.status, self.message, self.type, self.param, self.code)
 
 
+def shutting_down() -> ApiError:
+    """The answer for a request that comes, or still runs, while the server ends."""
+    return ApiError(503, "the server is shutting down", code="shutting_down", headers={"connection": "close", "retry-after": "5"})
+
+
 def error_body(status: int, message: str, type: str | None = None, param: str | None = None, code: str | None = None) -> dict[str, Any]:
     """OpenAI's form of an error. The message is ASCII, whatever is quoted in it, and at most 2,000 characters long."""
     text = message if len(message) <= _LONGEST else message[:_LONGEST] + "..."

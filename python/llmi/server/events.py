@@ -22,23 +22,10 @@ PERIOD_S = 0.5
 #: Most rows and pages that an event lists; the counts cover all.
 MOST_ROWS, MOST_PAGES = 64, 4096
 _COUNTERS = (
-    "num_steps",
-    "num_prompt_tokens",
-    "num_generated_tokens",
-    "num_finished_requests",
-    "num_preemptions",
-    "num_running",
-    "num_waiting",
-    "num_pages",
-    "num_free_pages",
-    "num_cached_pages",
-    "num_shared_pages",
-    "num_prefix_blocks",
-    "num_prefix_queried_tokens",
-    "num_prefix_hit_tokens",
-    "num_prefix_evictions",
-    "busy_time_s",
-)
+    "num_steps", "num_prompt_tokens", "num_generated_tokens", "num_finished_requests", "num_preemptions", "num_running", "num_waiting",
+    "num_pages", "num_free_pages", "num_cached_pages", "num_shared_pages", "num_prefix_blocks", "num_prefix_queried_tokens",
+    "num_prefix_hit_tokens", "num_prefix_evictions", "busy_time_s",
+)  # fmt: skip
 _PAGE = Path(__file__).with_name("page.html")
 
 

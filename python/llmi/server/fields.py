@@ -17,6 +17,7 @@ from llmi.params.sampling import ALIASES, SAMPLING
 from llmi.server.admission import Admission
 from llmi.server.client_fields import ANYTHING, CLIENTS, inert, refused
 from llmi.server.errors import ApiError
+from llmi.server.nested import wrong
 
 _WORDS = Maybe(Text(empty=True))
 #: Parameters that are Python, or that say what an endpoint says already.
@@ -151,14 +152,14 @@ class Taken:
         """An own field that is an object. Raises ApiError."""
         value = self.own.get(name)
         if value is not None and not isinstance(value, dict):
-            raise ApiError(400, f"{name} must be an object", param=name, code="invalid_type")
+            raise wrong(name, "must be an object")
         return value
 
     def entries(self, name: str) -> list[Any] | None:
         """An own field that is a list. Raises ApiError."""
         value = self.own.get(name)
         if value is not None and not isinstance(value, list):
-            raise ApiError(400, f"{name} must be a list", param=name, code="invalid_type")
+            raise wrong(name, "must be a list")
         return value
 
 
@@ -177,17 +178,9 @@ RENDERING = (
 )
 _RENDERED = ("messages", "add_special_tokens", *RENDERING)
 _SETTLED = (
-    "model",
-    "stream",
-    "stream_options",
-    "max_tokens",
-    "logprobs",
-    "n",
-    "seed",
-    "return_tokens_as_token_ids",
-    "return_token_ids",
+    "model", "stream", "stream_options", "max_tokens", "logprobs", "n", "seed", "return_tokens_as_token_ids", "return_token_ids",
     "prompt_logprobs",
-)
+)  # fmt: skip
 _CHAT_OWN = ("max_completion_tokens", "top_logprobs", "tool_choice", "parallel_tool_calls", "reasoning_effort", "include_reasoning")
 CHAT = Endpoint("/v1/chat/completions", _own(_RENDERED, _SETTLED, _STRUCTURED, _LLMI, _CHAT_OWN), _SHARED | _OPENAI_CHAT)
 COMPLETIONS = Endpoint(
@@ -203,20 +196,9 @@ TOKENIZE = Endpoint(
 )
 DETOKENIZE = Endpoint("/detokenize", _own(("model", "tokens", "skip_special_tokens")), {}, is_strict=True)
 _MESSAGES_OWN = (
-    "model",
-    "messages",
-    "system",
-    "max_tokens",
-    "stop_sequences",
-    "stream",
-    "tools",
-    "tool_choice",
-    "thinking",
-    "output_config",
-    "seed",
-    "structured_outputs",
-    "chat_template_kwargs",
-)
+    "model", "messages", "system", "max_tokens", "stop_sequences", "stream", "tools", "tool_choice", "thinking", "output_config", "seed",
+    "structured_outputs", "chat_template_kwargs",
+)  # fmt: skip
 _NO_LOGPROBS = refused(
     "log-probabilities come with /v1/chat/completions", "logprobs", "prompt_logprobs", "logprob_token_ids", "token_ids_logprob"
 )
@@ -226,13 +208,7 @@ _ANTHROPIC = {
     **inert(
         "nothing is stored or billed here",
         Maybe(ANYTHING),
-        "metadata",
-        "service_tier",
-        "inference_geo",
-        "user_profile_id",
-        "workspace_id",
-        "diagnostics",
-        "billing_policy",
+        "metadata", "service_tier", "inference_geo", "user_profile_id", "workspace_id", "diagnostics", "billing_policy",
         "fallback_credit_token",
     ),
     **inert("the prefix cache changes no token", Maybe(ANYTHING), "cache_control"),
@@ -241,7 +217,7 @@ _ANTHROPIC = {
     **inert("there is one model", Maybe(ANYTHING), "fallbacks"),
     **refused("nothing is kept from one request to the next", "container", "thread", "compaction"),
     **refused("no other server is asked", "mcp_servers", neutral=([],)),
-}
+}  # fmt: skip
 MESSAGES = Endpoint("/v1/messages", _own(_MESSAGES_OWN, ("context_management",), _LLMI), _ANTHROPIC | _NOT_JSON)
 COUNT_TOKENS = Endpoint("/v1/messages/count_tokens", _own(_MESSAGES_OWN, ("context_management",)), _ANTHROPIC | _NOT_JSON)
 _RESPONSES = {
@@ -250,40 +226,24 @@ _RESPONSES = {
     **{name: entry for name, entry in _SHARED.items() if name not in ("metadata",)},
     **inert("nothing is stored here", Maybe(ANYTHING), "metadata"),
     **refused(
-        "nothing is kept from one request to the next: give the whole chat as input",
-        "previous_response_id",
-        "conversation",
-        "prompt",
-        "context_management",
-        "access_programs",
+        "nothing is kept from one request to the next: give the whole chat as input", "previous_response_id", "conversation", "prompt",
+        "context_management", "access_programs",
     ),
     **refused("the answer comes at once or as a stream", "background", "background_options", neutral=(False,)),
     **refused("answers are text alone", "image"),
     **refused("the number of calls is the model's", "max_tool_calls"),
     **refused("a prompt that is too long is refused", "truncation", neutral=("disabled",)),
     **refused("a stream has no options here", "stream_options", neutral=({}, {"include_obfuscation": False})),
-}
+}  # fmt: skip
 RESPONSES = Endpoint(
     "/v1/responses",
     _own(
         (
-            "model",
-            "input",
-            "instructions",
-            "max_output_tokens",
-            "stream",
-            "tools",
-            "tool_choice",
-            "parallel_tool_calls",
-            "reasoning",
-            "text",
-            "include",
-            "top_logprobs",
-            "seed",
-            "chat_template_kwargs",
+            "model", "input", "instructions", "max_output_tokens", "stream", "tools", "tool_choice", "parallel_tool_calls", "reasoning",
+            "text", "include", "top_logprobs", "seed", "chat_template_kwargs",
         ),
         _LLMI,
     ),
     _RESPONSES,
-)
+)  # fmt: skip
 ENDPOINTS = (CHAT, COMPLETIONS, RESPONSES, TOKENIZE, DETOKENIZE, MESSAGES, COUNT_TOKENS)

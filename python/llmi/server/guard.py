@@ -15,7 +15,7 @@ import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llmi.server.admission import Admission
-from llmi.server.errors import ApiError
+from llmi.server.errors import ApiError, shutting_down
 from llmi.server.keys import Caller, Keys, TooManyError
 from llmi.server.limits import Limits
 
@@ -135,10 +135,6 @@ class Door:
         return found
 
 
-def _shutting_down() -> ApiError:
-    return ApiError(503, "the server is shutting down", code="shutting_down", headers={"connection": "close", "retry-after": "5"})
-
-
 class Guard:
     """The application behind it gets only what may pass, with the whole body; `admission` in the scope's state tells it of whom."""
 
@@ -198,7 +194,7 @@ class _Visit:
         for name, value in scope["headers"]:
             headers.setdefault(name, []).append(value)
         if door.is_draining and scope["path"] != "/health":
-            raise _shutting_down()
+            raise shutting_down()
         size = (
             sum(len(name) + len(value) + 4 for name, value in scope["headers"])
             + len(scope.get("raw_path", b""))
@@ -266,7 +262,7 @@ class _Visit:
                 return await self._whole_body(too_large)
         except TimeoutError:
             if self._door.is_draining and time.monotonic() - self._begun_s < limits.body_s:
-                raise _shutting_down() from None
+                raise shutting_down() from None
             raise ApiError(
                 408, f"the body did not come within {limits.body_s:g} s", code="body_timeout", headers={"connection": "close"}
             ) from None

@@ -42,13 +42,7 @@ async def list_models(request: Request) -> Response:
 
 async def one_model(request: Request) -> Response:
     """One model, by its name."""
-    name = request.path_params["name"]
-    models = state_of(request).models.by_name
-    if name not in models:
-        raise ApiError(
-            404, f"there is no model {name[:80]!r}: served are {', '.join(map(repr, models))}", param="model", code="model_not_found"
-        )
-    return json_response(_model(models[name]))
+    return json_response(_model(state_of(request).models.named(request.path_params["name"])))
 
 
 async def health(request: Request) -> Response:

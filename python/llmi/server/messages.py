@@ -8,7 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from llmi.base.kinds import Listed, Text, Whole
+from llmi.base.kinds import Listed, Text
 from llmi.outputs.completion import CompletionOutput
 from llmi.outputs.results import RequestOutput
 from llmi.server import parameters
@@ -17,13 +17,13 @@ from llmi.server.anthropic_chat import chat_of_messages, output_format
 from llmi.server.errors import ApiError, api_error
 from llmi.server.fields import COUNT_TOKENS, MESSAGES, Endpoint, Taken
 from llmi.server.generation import Job, new_job
+from llmi.server.nested import wrong
 from llmi.server.parts import Call, Part, news_of
 from llmi.server.prompts import Prompt, render, with_tools
 from llmi.server.respond import json_response, respond
 from llmi.server.served import Served
 from llmi.server.state import prepare, take
 
-_MAX_TOKENS = Whole(1, 2**31 - 1, "an integer in [1, 2^31)")
 _STOPS = Listed(Text(4096), "a list of strings", 64)
 
 
@@ -62,10 +62,10 @@ async def _prepared(request: Request, endpoint: Endpoint) -> tuple[Taken, Served
 async def _messages(request: Request) -> Response:
     taken, model, prompt = await _prepared(request, MESSAGES)
     if taken.own.get("max_tokens") is None:
-        raise ApiError(400, "max_tokens is missing", param="max_tokens", code="missing_field")
+        raise wrong("max_tokens", "is missing", "missing_field")
     params = parameters.sampling(taken)
     parameters.one_choice(model, params)
-    given = _MAX_TOKENS.parse("max_tokens", taken.own["max_tokens"])
+    given = parameters.MAX_TOKENS.parse("max_tokens", taken.own["max_tokens"])
     room = max(1, model.max_model_len - len(prompt.ids) + 1)
     params["max_tokens"] = min(given, room)  # agents send the most that their own models can do
     stops = taken.own.get("stop_sequences")
@@ -73,12 +73,7 @@ async def _messages(request: Request) -> Response:
         if params.get("stop") is not None:
             raise ApiError(400, "stop and stop_sequences are given together", param="stop", code="contradiction")
         params["stop"] = _STOPS.parse("stop_sequences", stops)
-    if (form := output_format(taken)) is not None:
-        if params.get("structured_outputs") is not None:
-            raise ApiError(
-                400, "output_config.format and structured_outputs are given together", param="structured_outputs", code="contradiction"
-            )
-        params["structured_outputs"] = form
+    parameters.add_format(params, "output_config.format", output_format(taken))
     job = new_job(model, taken, [prompt], with_tools(prompt, params))
     return await respond(request, job, MessageForm(job, given > room), taken.flag("stream"))
 

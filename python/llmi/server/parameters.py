@@ -14,11 +14,13 @@ from llmi.params.steering import of_json
 from llmi.server.answer_format import constraint_of
 from llmi.server.errors import ApiError
 from llmi.server.fields import Taken
+from llmi.server.nested import refuse_others, wrong
 from llmi.server.prompts import Prompt
 from llmi.server.served import Served
 
 #: OpenAI's default of /v1/completions.
 DEFAULT_MAX_TOKENS = 16
+MAX_TOKENS = Whole(1, 2**31 - 1, "an integer in [1, 2^31)")
 _COUNT = Whole(0, 2**31 - 1, "an integer of 0 or more")
 _LOGPROBS = Whole(0, LIMITS["logprobs"])
 _INCLUDED_LOGPROBS = "message.output_text.logprobs"
@@ -74,6 +76,14 @@ def structured_outputs(taken: Taken) -> object:
             400, f"{' and '.join(found)} are given together: the answer keeps to one of them", param=[*found][1], code="contradiction"
         )
     return next(iter(found.values()), None)
+
+
+def add_format(params: dict[str, Any], where: str, form: object) -> None:
+    """Takes in the constraint that the field `where` names. Raises ApiError where structured_outputs names another."""
+    if form is not None and params.get("structured_outputs") is not None:
+        raise ApiError(400, f"{where} and structured_outputs are given together", param="structured_outputs", code="contradiction")
+    if form is not None:
+        params["structured_outputs"] = form
 
 
 def chat_max_tokens(model: Served, taken: Taken, params: dict[str, Any]) -> None:
@@ -158,12 +168,7 @@ def one_choice(model: Served, params: dict[str, Any]) -> None:
     count, field = num_results(params, 1)
     if count != 1:
         with_n = ", or n = 1 with it" if field == "beam_width" else ""
-        raise ApiError(
-            400,
-            f"{field} = {count} means {count} answers, and here is one: give it to /v1/chat/completions{with_n}",
-            param=field,
-            code="unsupported",
-        )
+        raise wrong(field, f"= {count} means {count} answers, and here is one: give it to /v1/chat/completions{with_n}", "unsupported")
     if not means_beams(params) and model.defaults.get("n", 1) != 1:
         params["n"] = 1
 
@@ -174,7 +179,7 @@ def response_logprobs(taken: Taken, params: dict[str, Any]) -> int | None:
     included = taken.entries("include") or []
     for index, entry in enumerate(included):
         if not isinstance(entry, str):
-            raise ApiError(400, f"include[{index}] must be a string", param=f"include[{index}]", code="invalid_type")
+            raise wrong(f"include[{index}]", "must be a string")
     if any(entry != _INCLUDED_LOGPROBS for entry in included):
         taken.ignored.append("include")
     top = taken.own.get("top_logprobs")
@@ -189,11 +194,9 @@ def stream_options(taken: Taken) -> tuple[bool, bool]:
     """(a chunk with usage at the end, usage in each chunk). Raises ApiError for a field that is in no list."""
     options = taken.mapping("stream_options") or {}
     known = ("include_usage", "continuous_usage_stats", "include_obfuscation")
-    for name in options:
-        if name not in known:
-            raise ApiError(400, f"stream_options has no field {name[:80]!r}", param=f"stream_options.{name[:80]}", code="unknown_field")
+    refuse_others("stream_options", options, known)
     if options and not taken.flag("stream"):
-        raise ApiError(400, "stream_options needs stream: true", param="stream_options", code="contradiction")
+        raise wrong("stream_options", "needs stream: true", "contradiction")
     if options.get("include_obfuscation") is not None and Flag().parse(
         "stream_options.include_obfuscation", options["include_obfuscation"]
     ):

@@ -16,7 +16,7 @@ from starlette.requests import Request
 
 from llmi.base.ending import ENDING, Ending
 from llmi.online.request import timeout_error
-from llmi.server.errors import ApiError
+from llmi.server.errors import ApiError, shutting_down
 from llmi.server.event_stream import gone_client
 from llmi.server.fields import Taken
 from llmi.server.threads import Threads
@@ -75,9 +75,7 @@ class Preparing:
             if made.done():
                 return made.result()
             if told.done():
-                raise ApiError(
-                    503, "the server is shutting down", code="shutting_down", headers={"connection": "close", "retry-after": "5"}
-                )
+                raise shutting_down()
             if left.done():
                 raise ApiError(499, "the client has gone")
             assert limit_s is not None

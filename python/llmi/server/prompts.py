@@ -88,9 +88,7 @@ def completion_prompts(model: Served, taken: Taken) -> list[Prompt]:
     special = taken.flag("parse_special")
     add = taken.flag("add_special_tokens", True)
     if given is None:
-        raise ApiError(
-            400, "prompt is missing: give a string, a list of token ids, or a list of these", param="prompt", code="missing_field"
-        )
+        raise wrong("prompt", "is missing: give a string, a list of token ids, or a list of these", "missing_field")
     if isinstance(given, str):
         return [_of_text(model, given, add, special)]
     if not isinstance(given, list) or not given:
@@ -215,12 +213,8 @@ def render(model: Served, chat: Chat) -> Prompt:
         and not _TAG.search(chat.chat_template)
         and chat.chat_template not in tokenizer._loaded.chat_templates
     ):
-        raise ApiError(
-            400,
-            "chat_template must be a template's text, or the name of one of the model's: no file is read for a request",
-            param="chat_template",
-            code="invalid_value",
-        )
+        what = "must be a template's text, or the name of one of the model's: no file is read for a request"
+        raise wrong("chat_template", what, "invalid_value")
     template = tokenizer.template_for(chat.chat_template, variables)
     choice = None if chat.tool_choice == "auto" and not chat.tools else chat.tool_choice  # clients say "auto" without tools, too
     tools = chat_tools(tokenizer, None, chat.tools, choice, chat.parallel_tool_calls, None, template)

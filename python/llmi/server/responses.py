@@ -8,7 +8,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from llmi.base.kinds import Whole
 from llmi.errors import UnsupportedCombinationError
 from llmi.outputs.completion import CompletionOutput
 from llmi.outputs.results import RequestOutput
@@ -24,7 +23,6 @@ from llmi.server.respond import respond
 from llmi.server.responses_chat import chat_of_response, text_format
 from llmi.server.state import prepare, take
 
-_MAX_TOKENS = Whole(1, 2**31 - 1, "an integer in [1, 2^31)")
 _TEXT, _REASONING = "output_text", "reasoning_text"
 
 
@@ -34,13 +32,10 @@ async def responses(request: Request) -> Response:
     params = parameters.sampling(taken)
     parameters.one_choice(model, params)
     top = parameters.response_logprobs(taken, params)
-    if (form := text_format(taken)) is not None:
-        if params.get("structured_outputs") is not None:
-            raise ApiError(400, "text.format and structured_outputs are given together", param="structured_outputs", code="contradiction")
-        params["structured_outputs"] = form
+    parameters.add_format(params, "text.format", text_format(taken))
     given = taken.own.get("max_output_tokens")
     if given is not None:
-        params["max_tokens"] = _MAX_TOKENS.parse("max_output_tokens", given)
+        params["max_tokens"] = parameters.MAX_TOKENS.parse("max_output_tokens", given)
     else:
         parameters.chat_max_tokens(model, taken, params)
     prompt = await prepare(request, taken, lambda: render(model, chat_of_response(taken)))

@@ -103,11 +103,18 @@ class Models:
         """The model of this name; without one, the only one there is. Raises ApiError (400, 404, 503)."""
         if name is None and len(self.by_name) == 1:
             return next(iter(self.by_name.values()))
-        listed = ", ".join(map(repr, self.by_name))
         if not isinstance(name, str) or not name:
-            raise ApiError(400, f"model must be one of {listed}", param="model", code="missing_model")
-        if name not in self.by_name:
-            raise ApiError(404, f"there is no model {name[:80]!r}: served are {listed}", param="model", code="model_not_found")
-        model = self.by_name[name]
+            raise ApiError(400, f"model must be one of {self._listed}", param="model", code="missing_model")
+        model = self.named(name)
         model.check()
         return model
+
+    def named(self, name: str) -> Served:
+        """The model of this name, whether it lives or not. Raises ApiError (404)."""
+        if name not in self.by_name:
+            raise ApiError(404, f"there is no model {name[:80]!r}: served are {self._listed}", param="model", code="model_not_found")
+        return self.by_name[name]
+
+    @property
+    def _listed(self) -> str:
+        return ", ".join(map(repr, self.by_name))

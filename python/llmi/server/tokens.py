@@ -10,6 +10,7 @@ from starlette.responses import Response
 from llmi.base.kinds import TOKEN_IDS
 from llmi.server.errors import ApiError
 from llmi.server.fields import DETOKENIZE, RENDERING, TOKENIZE, Taken
+from llmi.server.nested import wrong
 from llmi.server.prompts import chat_of, read_prompts, render
 from llmi.server.respond import json_response
 from llmi.server.served import Served
@@ -25,13 +26,13 @@ async def tokenize(request: Request) -> Response:
     of, others = ("messages", ("parse_special",)) if "messages" in given else ("prompt", RENDERING)
     for name in others:
         if name in given:
-            raise ApiError(400, f"{name} has no effect next to {of}", param=name, code="contradiction")
+            raise wrong(name, f"has no effect next to {of}", "contradiction")
     if of == "messages":
         prompt = await prepare(request, taken, lambda: render(model, chat_of(taken)))
     else:
         prompts = await read_prompts(request, model, taken)
         if len(prompts) != 1:
-            raise ApiError(400, "prompt must be one text", param="prompt", code="invalid_type")
+            raise wrong("prompt", "must be one text")
         prompt = prompts[0]
     ids = prompt.ids
     answer: dict[str, Any] = {"count": len(ids), "max_model_len": model.max_model_len, "tokens": ids, "token_strs": None}
@@ -44,14 +45,14 @@ async def detokenize(request: Request) -> Response:
     """The text of token ids; special tokens stand in it unless skip_special_tokens says otherwise."""
     taken, model = await take(request, DETOKENIZE)
     if "tokens" not in taken.own:
-        raise ApiError(400, "tokens is missing: give a list of token ids", param="tokens", code="missing_field")
+        raise wrong("tokens", "is missing: give a list of token ids", "missing_field")
     return json_response({"prompt": await prepare(request, taken, lambda: _detokenized(model, taken))})
 
 
 def _detokenized(model: Served, taken: Taken) -> str:
     ids = TOKEN_IDS.parse("tokens", taken.own["tokens"])
     if (highest := max(ids, default=0)) >= (limit := model.llm.model_info.vocab_size):
-        raise ApiError(400, f"tokens holds {highest}, outside [0, {limit})", param="tokens", code="invalid_value")
+        raise wrong("tokens", f"holds {highest}, outside [0, {limit})", "invalid_value")
     known = [token for token in ids if token < model.tokenizer.vocab_size]
     return model.tokenizer.decode(known, skip_special_tokens=taken.flag("skip_special_tokens"))
 

@@ -19,27 +19,11 @@ _NAMED = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternPr
 #: Keywords that the library does not know; those that no rule has taken away are refused.
 UNKNOWN = frozenset(
     (
-        "$dynamicAnchor",
-        "$dynamicRef",
-        "$recursiveAnchor",
-        "$recursiveRef",
-        "$vocabulary",
-        "contains",
-        "dependencies",
-        "dependentRequired",
-        "dependentSchemas",
-        "else",
-        "if",
-        "maxContains",
-        "minContains",
-        "not",
-        "propertyNames",
-        "then",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-        "uniqueItems",
+        "$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef", "$vocabulary", "contains", "dependencies",
+        "dependentRequired", "dependentSchemas", "else", "if", "maxContains", "minContains", "not", "propertyNames", "then",
+        "unevaluatedItems", "unevaluatedProperties", "uniqueItems",
     )
-)
+)  # fmt: skip
 DRAFTS = {
     "draft-04/schema": "http://json-schema.org/draft-04/schema#",
     "draft-06/schema": "http://json-schema.org/draft-06/schema#",
