@@ -12,6 +12,7 @@ import importlib.metadata
 import threading
 import weakref
 from collections.abc import Callable, Container
+from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
 from llmi import _core
@@ -51,39 +52,6 @@ class Matcher(Protocol):
         """Writes the mask of the next token, a bit for each."""
 
 
-class PythonMatcher(Matcher, Protocol):
-    """One of the library's Python class."""
-
-    def get_grammar_warnings(self) -> list[str]:
-        """Parts of the grammar that its compiler left out."""
-
-
-class Matchers(Protocol):
-    """The library's class of matchers: makes one, and makes grammars from texts."""
-
-    def __call__(self, tokenizer: object, grammar: str, *, log_level: int = 1) -> PythonMatcher:
-        """A matcher at the beginning of the grammar's language."""
-
-    def grammar_from_regex(self, regex: str, /) -> str:
-        """The library's form of a regular expression."""
-
-    def grammar_from_lark(self, lark: str, /) -> str:
-        """The library's form of a Lark grammar."""
-
-    def grammar_from_json_schema(self, schema: str, /, *, overrides: dict[str, object] | None = None) -> str:
-        """The library's form of a JSON schema."""
-
-
-class Library(Protocol):
-    """The parts of llguidance that llmi uses."""
-
-    LLTokenizer: Callable[..., object]
-
-    @property
-    def LLMatcher(self) -> Matchers:
-        """Matchers."""
-
-
 #: Tested versions: from the first to below the second.
 VERSIONS = ((1, 7, 0), (1, 10, 0))
 _lock = threading.Lock()
@@ -91,9 +59,9 @@ _vocabularies: weakref.WeakKeyDictionary[Tokenizer, Vocabulary] = weakref.WeakKe
 
 
 @functools.cache
-def load() -> Library:
+def load() -> ModuleType:
     """The library's Python methods. Raises MissingExtraError without it, EngineError for another version or for wrong answers."""
-    llguidance: Library = import_extra("llguidance", "structured")
+    llguidance: ModuleType = import_extra("llguidance", "structured")
     version = version_text()
     low, high = (".".join(map(str, bound)) for bound in VERSIONS)
     if not VERSIONS[0] <= _numbers(version) < VERSIONS[1]:
@@ -191,13 +159,15 @@ class Vocabulary:
         load()
         if self.core is not None:
             return _core.GrammarMatcher(self.core, grammar, name)
-        return load().LLMatcher(self.compiled, grammar, log_level=0)
+        made: Matcher = load().LLMatcher(self.compiled, grammar, log_level=0)
+        return made
 
     def warnings(self, grammar: str) -> list[str]:
         """What the grammar's compiler leaves out of account, in words."""
         if self.core is not None:
             return [line.removeprefix("WARNING: ") for line in self.core.warnings(grammar).splitlines() if line]
-        return load().LLMatcher(self.compiled, grammar, log_level=0).get_grammar_warnings()
+        left_out: list[str] = load().LLMatcher(self.compiled, grammar, log_level=0).get_grammar_warnings()
+        return left_out
 
     def mask(self, matcher: Matcher) -> NDArray[np.bool_]:
         """What the matcher allows next, but for the ends: bool [num_tokens], a new array. The caller asks the matcher for errors."""
@@ -261,7 +231,7 @@ def _bytes_vocabulary() -> Vocabulary:
     return Vocabulary([*(bytes([byte]) for byte in range(256)), b"ab"], {}, [])
 
 
-def _check_answers(library: Library, vocabulary: Vocabulary, make: Callable[[str], Matcher]) -> None:
+def _check_answers(library: ModuleType, vocabulary: Vocabulary, make: Callable[[str], Matcher]) -> None:
     """Three grammars over single bytes, whose first masks and ends are known. Raises EngineError."""
     matcher = library.LLMatcher
     cases = [
