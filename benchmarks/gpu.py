@@ -3,9 +3,10 @@
     python benchmarks/gpu.py [--rounds 3] [--no-checks] [--output benchmarks/results/NAME.json]
 
 First what its matrix instructions do with bits. Checks: the case tables of the ops, the digests of real models' logits and whole engines,
-on the device. Speed: SmolLM2, and random weights in the shapes of Qwen3 0.6B, Llama 3.2 1B and 8 layers of Llama 3.1 8B; its layers,
-attention and draws alone; nano-vllm's list of requests; how long the device has nothing to do; transformers next to it, where it is
-installed; shares of the bandwidth that copies reach in the same process.
+on the device. Then, what was missed when a run was cut comes first: layers alone, nano-vllm's list of requests, how long the device has
+nothing to do, the digests of a thousand greedy runs. Speed: SmolLM2, and random weights in the shapes of Qwen3 0.6B, Llama 3.2 1B and 8
+layers of Llama 3.1 8B; attention and draws alone; transformers next to it, where it is installed; shares of the bandwidth that copies
+reach in the same process.
 """
 
 from __future__ import annotations
@@ -288,11 +289,27 @@ def serve(path: Path, engine: dict[str, Any], shape: dict[str, Any], requests: d
         return {"output tokens/s": sum(lengths) / seconds, "share of the serial bound": bound / seconds}
 
 
+def count_digests(path: Path, engine: dict[str, Any], num_runs: int) -> dict[str, int]:
+    """One greedy prompt `num_runs` times, among companions whose number changes with each call; how many different answers there were."""
+    rng = random.Random(0)
+    params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=16, logprobs=1, detokenize=False)
+    answers = set()
+    runs = 0
+    with LLM(path, device="cuda", max_model_len=256, max_num_seqs=64, enable_prefix_caching=False, **engine) as llm:
+        while runs < num_runs:
+            copies = min(rng.randint(1, 32), num_runs - runs)
+            companions = [[5 + rng.randrange(200)] * rng.randint(1, 100) for _ in range(rng.randint(0, 32))]
+            outputs = llm.generate([[5, 6, 7]] * copies + companions, params, use_tqdm=False)
+            answers |= {(tuple(output.outputs[0].token_ids), repr(output.outputs[0].logprobs)) for output in outputs[:copies]}
+            runs += copies
+    return {"runs": runs, "digests": len(answers)}
+
+
 def part(name: str, measure: Callable[[], Any]) -> Any:
     """Measures a part of the run, and prints its result and time at once: a rented GPU may be gone before the end."""
     began = time.perf_counter()
     result = measure()
-    print(f"{name}, {time.perf_counter() - began:.0f} s: {json.dumps(result)}", flush=True)
+    print(json.dumps({"part": name, "seconds": round(time.perf_counter() - began, 1), "result": result}), flush=True)
     return result
 
 
@@ -300,14 +317,20 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     # Before anything is tuned: what the promise's rules for this GPU rest on (docs/decisions/0014).
     instructions = _core.testing.probe_matrix_instructions() if device() == "cuda" else {}
     for name, answers in instructions.items():
-        print(name, answers)
+        print(json.dumps({"part": "matrix instruction", "name": name, "result": answers}))
     if not arguments.no_checks:
         check()
     with tempfile.TemporaryDirectory() as scratch:
-        draws = part("draws", lambda: measure_draws(1, 4096) if arguments.small else measure_draws(DRAWN["rows"], DRAWN["vocab"]))
         linear = part("linear", lambda: measure_linear({"num_outputs": 64, "num_cols": 64} if arguments.small else GATE_8B))
-        heads = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 64} if arguments.small else HEADS_8B
         matrix_rate = linear[f"{BF16_LINEAR}, 512 rows, operations/s"]
+        served_shape, requests = (TINY, FEW_REQUESTS) if arguments.small else (QWEN_06B, REQUESTS)
+        made = tiny_model("llama", path=Path(scratch) / "served", **served_shape)
+        on_tensor_cores = {"dtype": "bfloat16", **ON_TENSOR_CORES}
+        served = part("request list", lambda: serve(made, on_tensor_cores, served_shape, requests, matrix_rate))
+        idleness = part("idleness", lambda: measure_idleness(made, on_tensor_cores, *((6, 16) if arguments.small else (256, 256))))
+        repeats = part("greedy runs", lambda: count_digests(made, on_tensor_cores, 20 if arguments.small else 1000))
+        draws = part("draws", lambda: measure_draws(1, 4096) if arguments.small else measure_draws(DRAWN["rows"], DRAWN["vocab"]))
+        heads = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 64} if arguments.small else HEADS_8B
         attention = part("attention", lambda: measure_attention(2 if arguments.small else 1024, heads, matrix_rate))
         measured = {"SmolLM2-135M": part("SmolLM2-135M", lambda: measure(None, {}, arguments.rounds))}
         paths = {}
@@ -317,11 +340,6 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
                 if kind != CUBLAS or cublas_lt():
                     name = f"{shape_name}, {kind}"
                     measured[name] = part(name, partial(measure, path, engine, arguments.rounds))
-        served_shape, requests = (TINY, FEW_REQUESTS) if arguments.small else (QWEN_06B, REQUESTS)
-        made = tiny_model("llama", path=Path(scratch) / "served", **served_shape)
-        on_tensor_cores = {"dtype": "bfloat16", **ON_TENSOR_CORES}
-        served = part("request list", lambda: serve(made, on_tensor_cores, served_shape, requests, matrix_rate))
-        idleness = part("idleness", lambda: measure_idleness(made, on_tensor_cores, *((6, 16) if arguments.small else (256, 256))))
         peers = {name: part(f"transformers, {name}", partial(transformers_tokens_per_s, path, 128)) for name, path in paths.items()}
         return {
             "gpu": gpu_name(),
@@ -333,6 +351,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             "attention": attention,
             "request list": served,
             "idleness": idleness,
+            "greedy runs": repeats,
             "transformers, bf16, static cache, decode 1": peers,
         }
 
