@@ -18,14 +18,15 @@ from llmi import _core, errors
 from llmi.base.kinds import Listed, Text, parse, show
 from llmi.base.progress import progress
 from llmi.base.travel import StaysHere
-from llmi.engine.args import EngineArgs, SchedulingPolicy
+from llmi.engine.args import EngineArgs
 from llmi.engine.background import Background
 from llmi.engine.ceilings import Rates
 from llmi.engine.loaded import log_loaded, model_info, spec_of_files
 from llmi.engine.numerics_id import numerics_id
+from llmi.engine.options import ENGINE, TakesOptions
 from llmi.errors import EngineBusyError, InvalidParamsError, call_core, from_core
 from llmi.families import ModelSpec
-from llmi.hooks.runners import BatchLogitsProcessor, BatchRunner, RequestHooks
+from llmi.hooks.runners import BatchRunner, RequestHooks
 from llmi.lab.calls import LabCalls
 from llmi.lab.model_rows import ModelRows
 from llmi.models import by_name
@@ -37,8 +38,7 @@ from llmi.outputs.memory import MemoryReport, make_memory_report
 from llmi.outputs.results import Outputs, RequestOutput
 from llmi.outputs.scores import LogLikelihood, Perplexity
 from llmi.params.beams import BeamSearchParams, Params, with_logprobs
-from llmi.params.engine_options import DEFAULT_GPU_MEMORY_UTILIZATION, parse_engine, parse_no_effect
-from llmi.params.options import option
+from llmi.params.options import Documented, option
 from llmi.params.sampling import SamplingParams
 from llmi.requests import scoring
 from llmi.requests.build import RequestBuilder
@@ -91,68 +91,10 @@ def _close_all() -> None:
             engine.close(max(0.0, deadline - time.monotonic()))
 
 
-class LLM(StaysHere, LabCalls, ModelRows):
+class LLM(TakesOptions, StaysHere, LabCalls, ModelRows):
     """A language model with its engine.
 
     Thread-safe: calls from several threads join one batch. A context manager.
-
-    Parameters
-    ----------
-    model : path or str, optional
-        A .gguf file (of a split one, any part), a directory with config.json and safetensors or with one GGUF model, a hub name, or a name
-        that llmi knows. None: the default small model, SmolLM2-135M-Instruct.
-    tokenizer : path or Tokenizer, optional
-        None: the model's own.
-    dtype : {"auto", "float32", "float16", "bfloat16"}
-        Weights as stored (quantised ones stay so, and round what they read: see activation_bits), or converted. "float32" is the exact
-        path.
-    quantization : {"q8_0", "q4_0"}, optional
-        Quantise weights as they are loaded: "q8_0" those stored as floats, "q4_0" those of more than five bits; others stay.
-    activation_bits : {8, 16}, optional
-        Bits to which quantised layers round what they read. None is 16 where a model has such layers; layers of floats round nothing. 16:
-        logits and greedy answers are nearly those of fp32 arithmetic on the same weights. 8 is the fast setting: batches and prompts take
-        about two thirds of the time, one sequence a few per cent less, and answers may differ. A given 16 is refused where no layer is
-        quantised.
-    kv_cache_dtype : {"auto", "float16", "bfloat16", "float32", "int8", "fp8"}
-        "auto": float32 with dtype="float32", else float16. "int8" holds nearly twice the tokens of float16, with a scale for each 16
-        values; "fp8" (e4m3, no scale, 448 at most) twice, and less exactly.
-    attention_dtype : {"auto", "float32", "bf16"}
-        "bf16": queries, K, V and weights of the softmax are rounded to bf16 and multiplied in pairs (a bfloat16 cache): faster prefill
-        where the processor has the instruction, equal bits where it has not; tensor cores on CUDA. "auto": float32, unless kv_cache_dtype
-        is "bfloat16".
-    linear_dtype : {"auto", "float32", "bf16", "fp16"}
-        "bf16": layers whose weights are bf16 round their input to it and multiply in pairs, faster where the processor has the instruction,
-        with equal bits where it has not; on CUDA by tensor cores, which "fp16" uses for fp16 weights (CUDA only; inputs beyond 65,504
-        become infinite). Other weights as ever. "auto": float32.
-    deterministic : bool
-        False (CUDA only): layers whose weights are bf16 or fp16 are multiplied by cuBLASLt (nvidia-cublas), which rounds its input as
-        linear_dtype="bf16" or "fp16" does and adds in an order of its own. Tokens may then depend on the batch and on the library, and
-        there are no receipts.
-    seed : int, optional
-        Requests without a seed then get one derived from it and their index in the call.
-    max_model_len : int, optional
-        Longest sequence. None: the model's, or what the cache holds.
-    max_num_seqs, max_num_batched_tokens : int
-        Most sequences in a batch, and tokens in a step; longer prompts are cut into chunks.
-    kv_cache_memory_bytes : int, optional
-        None: half of the memory that is free or, on a GPU, what gpu_memory_utilization leaves; and no more than the limits can use.
-    gpu_memory_utilization : float
-        The share of a GPU's memory that may be in use when the cache is there: weights, workspaces, and what others hold.
-    enable_prefix_caching : bool
-        Keep the cache blocks of sequences that have ended, for prompts that begin alike, as long as memory is not needed.
-    scheduling_policy : {"fcfs", "priority", "shortest_remaining", "longest_prefix", "prefill_first", "static"} or SchedulingPolicy
-        Which waiting request runs next; an object orders them by its `key`. The last two are baselines to compare with.
-    waiting_served_ratio : float, optional
-        When as many requests wait as ratio times those that run, running decodes pause for one prefill (TGI's meaning).
-    speculative_config : SpeculativeConfig, Drafter, dict, "auto" or None
-        How requests speculate unless they say otherwise; tokens do not depend on it.
-    batch_processors : iterable of BatchLogitsProcessor
-        Logits processors for every request, called with all rows that are ready at once.
-    num_threads : int, optional
-        None: LLMI_NUM_THREADS, OMP_NUM_THREADS, or the CPUs this process may use.
-    hf_overrides : mapping, optional
-        Changes to config.json or GGUF metadata: a key's value replaces the file's whole; None takes the key away, or leaves out tensors of
-        that name (* for any text). What nothing reads is refused; receipts record all.
 
     Raises
     ------
@@ -161,56 +103,20 @@ class LLM(StaysHere, LabCalls, ModelRows):
 
     _engine: _core.Engine  # from the end of loading on
 
-    def __init__(  # noqa: PLR0913, PLR0915 (the engine's options by name; the steps of loading in order)
-        self,
-        model: str | os.PathLike[str] | None = None,
-        *,
-        tokenizer: str | os.PathLike[str] | Tokenizer | None = None,
-        revision: str | None = None,
-        device: str = "auto",
-        dtype: str = "auto",
-        quantization: str | None = None,
-        activation_bits: int | None = None,
-        kv_cache_dtype: str = "auto",
-        attention_dtype: str = "auto",
-        linear_dtype: str = "auto",
-        deterministic: bool = True,
-        seed: int | None = None,
-        max_model_len: int | None = None,
-        max_num_seqs: int = 256,
-        max_num_batched_tokens: int = 2048,
-        block_size: int = 16,
-        kv_cache_memory_bytes: int | None = None,
-        gpu_memory_utilization: float = DEFAULT_GPU_MEMORY_UTILIZATION,
-        enable_chunked_prefill: bool = True,
-        enable_prefix_caching: bool = True,
-        scheduling_policy: str | SchedulingPolicy = "fcfs",
-        waiting_served_ratio: float | None = None,
-        speculative_config: object = None,
-        batch_processors: Iterable[BatchLogitsProcessor] = (),
-        chat_template: str | os.PathLike[str] | None = None,
-        generation_config: str | os.PathLike[str] = "auto",
-        num_threads: int | None = None,
-        hf_overrides: Mapping[str, Any] | None = None,
-        _layers: Sequence[int] = (),
-        _files: OpenModel | None = None,
-        **no_effect: object,
-    ) -> None:
-        given = parse_engine(locals())  # each argument in its plain form
-        self._no_effect = parse_no_effect(no_effect)
+    def _open(self, given: Mapping[str, Any], layers: Sequence[int], files: OpenModel | None) -> None:  # noqa: PLR0915 (steps of loading)
         model, tokenizer, revision, chat_template = (given[name] for name in ("model", "tokenizer", "revision", "chat_template"))
         generation_config, seed, processors = (given[name] for name in ("generation_config", "seed", "batch_processors"))
         self._batch_runner = BatchRunner(processors) if processors else None
-        args = EngineArgs.of(given, batch_runner=self._batch_runner, layers=_layers)
+        args = EngineArgs.of(given, batch_runner=self._batch_runner, layers=layers)
         args.validate()
         self._no_effect |= args.no_effect()
-        files = _files if _files is not None else open_model(by_name.resolve(model, revision))
+        files = files if files is not None else open_model(by_name.resolve(model, revision))
         path = files.path
         # Weights are packed while Python reads the vocabulary.
         dropped = _core.DropFlag()
         spec = spec_of_files(files, args)
         spec_text = spec.to_json()
-        speculation, self._eagle, self._medusa, drafters = _loaded_drafts(speculative_config, files, spec, _layers)
+        speculation, self._eagle, self._medusa, drafters = _loaded_drafts(given["speculative_config"], files, spec, layers)
         loading = Background(lambda: _core.Engine(files.core, spec=spec_text, **args.for_core(), **drafters, dropped=dropped))
         try:
             overrides = json.loads(args.hf_overrides or "{}")
@@ -244,7 +150,7 @@ class LLM(StaysHere, LabCalls, ModelRows):
         self._files = files
         digest = files.digest()
         identity = numerics_id(info["weight_types"], info["has_quantized_layers"], args, spec.rope_choice)
-        self.model_info = model_info(config, info, path, digest, identity, len(_layers) or config["num_layers"])
+        self.model_info = model_info(config, info, path, digest, identity, len(layers) or config["num_layers"])
         as_stored = bool(spec.quantization) and args.dtype == "auto" and args.quantization is None
         unpacked = unpacked_of(_core.model_tensors(files.core, spec.quantization)) if as_stored else {}
         log_loaded(self.model_info, args, info, config["max_position"], engine.stats()["num_pages"], unpacked)
@@ -579,3 +485,6 @@ class LLM(StaysHere, LabCalls, ModelRows):
         self._run_to_end(call, use_tqdm)
         call.raise_errors()
         return [submission.built for submission in submissions]
+
+
+LLM.__doc__ = Documented(LLM.__doc__, ENGINE)  # type: ignore[assignment]

@@ -26,7 +26,7 @@ from llmi import (
     SamplingParams,
     UnsupportedCombinationError,
 )
-from llmi.params.engine_options import ENGINE, NO_EFFECT
+from llmi.engine.options import ENGINE, NO_EFFECT
 from llmi.params.foreign_options import CALL_FOREIGN, ENGINE_FOREIGN
 from llmi.params.options import DefaultInt
 from llmi.params.sampling import ALIASES, FIELDS, SAMPLING

@@ -15,7 +15,7 @@ import pytest
 
 import llmi
 from llmi import LLM, HookError, LlmiError
-from llmi.params.engine_options import ENGINE as ENGINE_TABLE
+from llmi.engine.options import ENGINE as ENGINE_TABLE
 from llmi.params.sampling import ALIASES, FIELDS, SAMPLING
 from odd_values import ENGINE, ENGINES, FAMILIES, LOGITS, PARAMETERS, TARGETS, VALUES, Target, listed, plain, target
 

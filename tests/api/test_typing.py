@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import parameters_page
 from llmi import _core
 from llmi.families import spec_of
 from llmi.testing import tiny_model
@@ -92,6 +93,12 @@ def test_the_stub_is_that_of_the_core(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mypy.stubtest", "llmi._core", "--concise", "--allowlist", str(allowed)]
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_the_stub_has_the_cores_parameters() -> None:
+    """All fields of SamplingParams that the core has, with its types, and no other."""
+    text = parameters_page.STUB.read_text(encoding="utf-8")
+    assert parameters_page.stub(text) == text, "run `python tests/support/parameters_page.py`"
 
 
 PACKAGE = Path(__file__).resolve().parents[2] / "python" / "llmi"

@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from bits import assert_same_bits
 from features import expect_short_answers, make_request
 from llmi import LLM, Outputs, SamplingParams, _core
-from llmi.params.engine_options import POLICIES
+from llmi.engine.options import POLICIES
 from llmi.testing import assert_same_tokens, tiny_model
 
 BLOCK = 16

@@ -189,7 +189,7 @@ BUGS = [
     Mutant(
         "nobody asks after loading",
         "python/llmi",
-        "__init__",
+        "_open",
         "files.check_unchanged()\n        self._files",
         "self._files",
         "models/test_file_identity.py",

@@ -1,4 +1,7 @@
-"""The tables of docs/parameters.md, made from the tables of options. `python tests/support/parameters_page.py` writes them into the page."""
+"""What is written from the tables of options: the tables of docs/parameters.md, and in the stub of the core the fields of SamplingParams.
+
+`python tests/support/parameters_page.py` writes both.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import llmi
+from llmi import _core
 from llmi.base.kinds import Kind, Neutral, Objects
+from llmi.engine.options import ENGINE, NO_EFFECT
 from llmi.params.beams import BEAMS
-from llmi.params.engine_options import ENGINE, NO_EFFECT
 from llmi.params.foreign_options import CALL_FOREIGN, CALL_HINTS, ENGINE_FOREIGN, ENGINE_HINTS, Foreign
 from llmi.params.options import CALL, DefaultInt, Option
 from llmi.params.sampling import SAMPLING
 from llmi.requests.combinations import COMBINATIONS, Combination
 
 PAGE = Path(__file__).parents[2] / "docs" / "parameters.md"
+STUB = Path(__file__).parents[2] / "python" / "llmi" / "_core" / "__init__.pyi"
 _CLASSES = (llmi.LLM, llmi.AsyncLLM, llmi.Tokenizer, llmi.TokenSequence)
 _ANYTHING = {
     "hf_overrides": "None or a mapping of keys to JSON values",
@@ -164,5 +169,19 @@ def page(text: str) -> str:
     return text
 
 
+def stub(text: str) -> str:
+    """The stub of the core with the fields of SamplingParams that the core has."""
+    types = {
+        name: re.search(r"-> (.+)", member.fget.__doc__)
+        for name, member in vars(_core.SamplingParams).items()
+        if isinstance(member, property)
+    }
+    fields = "".join(f"    {name}: {found[1]}\n" for name, found in types.items() if found)
+    text, count = re.subn(r"(    # fields: begin.*\n)(?:    \w+: .*\n)*(    # fields: end\n)", rf"\g<1>{fields}\g<2>", text)
+    assert count == 1
+    return text
+
+
 if __name__ == "__main__":
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    STUB.write_text(stub(STUB.read_text(encoding="utf-8")), encoding="utf-8")

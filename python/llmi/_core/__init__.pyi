@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmi._core import testing as testing  # in builds with LLMI_TESTING alone
-from llmi.params.fields import DrawFields as _DrawFields
 
 _FinishReason: TypeAlias = Literal["stop", "length", "abort", "error"]
 
@@ -151,33 +150,64 @@ class GgufFile(_Bound):
     def vocabulary_fault(self, with_merges: bool) -> VocabularyFault | None: ...
     def tensors(self) -> list[TensorInfo]: ...
 
-class SamplingParams(_Bound, _DrawFields):
-    # The fields of llmi.params.fields that the core takes as they are, and those that it has in another form.
+class SamplingParams(_Bound):
+    # fields: begin (written by `python tests/support/parameters_page.py`)
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
     seed: int
     max_tokens: int
-    penalty_alpha: float
+    min_tokens: int
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    penalty_last_n: int
+    no_repeat_ngram_size: int
+    typical_p: float
+    epsilon_cutoff: float
+    eta_cutoff: float
     top_h: float
+    top_n_sigma: float
+    p_less: bool
+    xtc_probability: float
+    xtc_threshold: float
+    dynatemp_range: float
+    dynatemp_exponent: float
+    mirostat: int
+    mirostat_tau: float
+    mirostat_eta: float
+    adaptive_p: float
+    adaptive_p_decay: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
     dry_breakers: list[list[int]]
+    sampler_order: list[str]
     guidance_scale: float
     dola_layers: list[int]
     dola_transformers: bool
-    sampler_order: list[str]
+    penalty_alpha: float
     logit_bias: list[tuple[int, float]]
     bad_words: list[list[int]]
     allowed_token_ids: list[int]
     stop_token_ids: list[int]
     eos_token_ids: list[int]
+    ignore_eos: bool
     stop: list[str]
     stop_regex: list[str]
-    stop_program: Sequence[int]
+    stop_program: list[int]
     repetition_max_size: int
     repetition_min_size: int
     repetition_min_count: int
+    include_stop_str_in_output: bool
     detokenize: bool
     skip_special_tokens: bool
     num_logprobs: int
-    logprob_token_ids: Sequence[int]
+    logprob_token_ids: list[int]
     num_prompt_logprobs: int
+    # fields: end
     def __init__(self) -> None: ...
     def steps_on_host(self) -> list[str]: ...
 

@@ -8,11 +8,11 @@ import math
 import re
 
 from llmi import _core
-from llmi.cli.precision_flag import add_activation_bits
+from llmi.cli.engine_flags import add_engine_flags
 from llmi.engine.ceilings import arithmetic_ceiling, ceilings
+from llmi.engine.options import KV_CACHE_DTYPES
 from llmi.errors import InvalidParamsError
 from llmi.models.inspection import MOST_TOKENS, ModelReport, devices_needed
-from llmi.params.engine_options import KV_CACHE_DTYPES
 
 _UNITS = {
     "": 1,
@@ -167,7 +167,7 @@ def device_lines(
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `llmi inspect` that follow the model."""
     parser.add_argument("--kv-cache-dtype", choices=KV_CACHE_DTYPES, default="float16", help="type of the KV cache")
-    add_activation_bits(parser)
+    add_engine_flags(parser, "inspect")
     parser.add_argument("--tokens", type=parse_count, default=2048, help="context length for the sums")
     absent = argparse.SUPPRESS
     parser.add_argument("--spec", action="store_true", default=absent, help="show what the family's card makes of the model")

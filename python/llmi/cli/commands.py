@@ -12,7 +12,7 @@ from llmi.cli.capacity import add_options as add_inspect_options
 from llmi.cli.capacity import parse_rate
 from llmi.cli.conformance import add_conformance_options, conformance
 from llmi.cli.console import OutputError, finish, is_terminal, note, prepare_streams, read_input, show, typed_text
-from llmi.cli.precision_flag import add_activation_bits
+from llmi.cli.engine_flags import add_engine_flags, given_engine_options
 from llmi.cli.sampling_flags import add_flags, given
 from llmi.cli.serve import add_options as add_serve_options
 from llmi.cli.serve import run_serve
@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Train a drafter on text that the model writes itself: requests then run faster and give the same tokens.",
     )
     add_train_options(training)
-    _add_model_options(training)
+    _add_model_options(training, "train-heads")
     add_conformance_options(
         commands.add_parser(
             "conformance",
@@ -103,8 +103,7 @@ def _add_chat(commands: argparse._SubParsersAction[_Parser]) -> None:
         "-p", "--prompt", help="one question, or - for all of standard input; prints the answer and ends", default=argparse.SUPPRESS
     )
     chat.add_argument("--system", help="a system message", default=argparse.SUPPRESS)
-    _add_model_options(chat)
-    add_activation_bits(chat)
+    _add_model_options(chat, "chat")
     _add_sampling_options(chat, "to the end of the context")
 
 
@@ -121,8 +120,7 @@ def _add_generate(commands: argparse._SubParsersAction[_Parser]) -> None:
     generate.add_argument(
         "--beams", type=int, metavar="N", default=argparse.SUPPRESS, help="search with N beams, and print the best text at the end"
     )
-    _add_model_options(generate)
-    add_activation_bits(generate)
+    _add_model_options(generate, "generate")
     _add_sampling_options(generate, "256")
 
 
@@ -135,8 +133,7 @@ def _add_bench(commands: argparse._SubParsersAction[_Parser]) -> None:
     bench.add_argument(
         "--price", type=parse_rate, metavar="PER_HOUR", default=argparse.SUPPRESS, help="of this machine: tells what a million tokens cost"
     )
-    _add_model_options(bench)
-    add_activation_bits(bench)
+    _add_model_options(bench, "bench")
     targets = bench.add_subparsers(dest="target", metavar="serve", title="a server instead of a model")
     add_load_options(targets.add_parser("serve", help="load on a server", description="Load on a server with OpenAI's endpoints."))
 
@@ -151,19 +148,14 @@ def _add_cache(commands: argparse._SubParsersAction[_Parser]) -> None:
     get.add_argument("name", help="a name that llmi knows, or one of the hub")
 
 
-def _add_model_options(parser: argparse.ArgumentParser) -> None:
+def _add_model_options(parser: argparse.ArgumentParser, command: str) -> None:
     parser.add_argument(
         "-m",
         "--model",
         default=argparse.SUPPRESS,
         help="a .gguf file, a directory, or a name: user/repository[:TYPE] on the hub, or one llmi knows",
     )
-    parser.add_argument("--revision", default=argparse.SUPPRESS, help="branch, tag or commit of a model on the hub")
-    parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "float16", "bfloat16"), help="type of the weights")
-    parser.add_argument(
-        "--max-model-len", type=int, default=argparse.SUPPRESS, help="longest context (default: the model's, or what memory holds)"
-    )
-    parser.add_argument("--num-threads", type=int, default=argparse.SUPPRESS, help="(default: the CPUs that this process may use)")
+    add_engine_flags(parser, command)
 
 
 def _add_sampling_options(parser: argparse.ArgumentParser, max_tokens: str) -> None:
@@ -184,12 +176,7 @@ def _sampling(arguments: argparse.Namespace) -> dict[str, Any]:
 def _load(arguments: argparse.Namespace, **engine_args: Any) -> Any:
     from llmi import LLM
 
-    engine_args |= {
-        name: getattr(arguments, name)
-        for name in ("revision", "dtype", "activation_bits", "max_model_len", "num_threads")
-        if hasattr(arguments, name)
-    }
-    return LLM(getattr(arguments, "model", None), **engine_args)
+    return LLM(getattr(arguments, "model", None), **engine_args, **given_engine_options(arguments))
 
 
 # Any: a TextStream, whose module is loaded when a command needs it.

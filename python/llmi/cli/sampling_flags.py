@@ -59,13 +59,13 @@ def parse_text(name: str, text: str, given_as: str) -> Any:
     if name == _ORDER:
         return option.parse(text if text in ORDERS else text.split(","), given_as)
     if kind is TOKEN_IDS:
-        return option.parse([_number(part) for part in text.split(",")], given_as)
+        return option.parse([number_of(part) for part in text.split(",")], given_as)
     if _is_texts(kind):
         return option.parse([text], given_as)
-    return option.parse(_WORDS[text.lower()] if text.lower() in _WORDS else _number(text), given_as)
+    return option.parse(_WORDS[text.lower()] if text.lower() in _WORDS else number_of(text), given_as)
 
 
-def _number(text: str) -> Any:
+def number_of(text: str) -> Any:
     """The number that a text is, or the text itself, which the parameter's kind then refuses."""
     with contextlib.suppress(ValueError):
         return int(text)
@@ -81,16 +81,16 @@ def add_flags(parser: argparse.ArgumentParser, defaults: dict[str, str]) -> None
     for name, option in offered().items():
         flag, kind = f"--{name.replace('_', '-')}", _bare(option)
         default = defaults.get(name) or f"the model's, else {option.default}"
-        text = f"{option.doc} (default: {default})".replace("%", "%%")
+        text = f"{option.brief} (default: {default})".replace("%", "%%")
         if isinstance(kind, Flag):
             group.add_argument(flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text.partition(" (default")[0])
         elif _is_texts(kind):
-            text = f"{option.doc} May be given several times."
+            text = f"{option.brief} May be given several times."
             group.add_argument(flag, action="append", metavar="TEXT", default=argparse.SUPPRESS, help=text)
         elif name == _ORDER:
-            group.add_argument(flag, metavar="NAME,NAME", default=argparse.SUPPRESS, help=option.doc)
+            group.add_argument(flag, metavar="NAME,NAME", default=argparse.SUPPRESS, help=option.brief)
         elif kind is TOKEN_IDS:
-            group.add_argument(flag, metavar="ID,ID", default=argparse.SUPPRESS, help=option.doc)
+            group.add_argument(flag, metavar="ID,ID", default=argparse.SUPPRESS, help=option.brief)
         else:
             group.add_argument(flag, metavar="N" if isinstance(kind, Whole) else "X", default=argparse.SUPPRESS, help=text)
 

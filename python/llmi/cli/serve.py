@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import logging
 import os
 import sys
@@ -13,26 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmi.cli.console import show
+from llmi.cli.engine_flags import add_engine_flags, given_engine_options
 from llmi.cli.named_models import named_models
-from llmi.cli.precision_flag import add_activation_bits
 from llmi.errors import InvalidParamsError, import_extra
-from llmi.params.engine_options import POLICIES
 from llmi.server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from llmi.async_llm import AsyncLLM
-
-_ENGINE = (
-    "dtype",
-    "quantization",
-    "activation_bits",
-    "kv_cache_dtype",
-    "max_model_len",
-    "max_num_seqs",
-    "scheduling_policy",
-    "kv_cache_memory_bytes",
-    "chat_template",
-)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -72,27 +58,8 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         **unset,
     )
     engine = parser.add_argument_group("engines (of all models)")
-    engine.add_argument("--dtype", default="auto", choices=("auto", "float32", "float16", "bfloat16"), help="type of the weights")
-    engine.add_argument("--quantization", choices=("q8_0", "q4_0"), help="quantise weights as they are loaded", **unset)
-    add_activation_bits(engine)
-    engine.add_argument("--kv-cache-dtype", default="auto", help="type of the KV cache")
-    engine.add_argument("--max-model-len", type=int, help="longest context (default: the model's, or what memory holds)", **unset)
-    engine.add_argument("--max-num-seqs", type=int, default=256, help="most sequences in a batch")
     # By priority, and among equals first come, first served: a request's or a key's priority is never without effect.
-    engine.add_argument("--scheduling-policy", choices=POLICIES, default="priority", help="which waiting request runs next")
-    engine.add_argument(
-        "--kv-cache-memory-bytes",
-        type=int,
-        help="size of the KV cache (default: half of the memory that is free when the model is loaded)",
-        **unset,
-    )
-    engine.add_argument(
-        "--speculative-config",
-        metavar="JSON",
-        help='drafts of all requests, as in {"method": "ngram", "num_speculative_tokens": 3}',
-        **unset,
-    )
-    engine.add_argument("--chat-template", metavar="FILE", help="a chat template instead of the model's own", **unset)
+    add_engine_flags(engine, "serve", scheduling_policy="priority")
     engine.add_argument(
         "--num-threads",
         metavar="N[,N]",
@@ -208,17 +175,4 @@ def load(arguments: argparse.Namespace, path: str, num_threads: int, max_queue: 
     """One model's engine."""
     from llmi.async_llm import AsyncLLM
 
-    engine_args: dict[str, Any] = {name: getattr(arguments, name) for name in _ENGINE if hasattr(arguments, name)}
-    if hasattr(arguments, "speculative_config"):
-        engine_args["speculative_config"] = _speculation(arguments.speculative_config)
-    return AsyncLLM(path, num_threads=num_threads, max_queue=max_queue, **engine_args)
-
-
-def _speculation(text: str) -> object:
-    """An object in JSON, or a word. Raises InvalidParamsError."""
-    if not text.lstrip().startswith("{"):
-        return text
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise InvalidParamsError(f"--speculative-config is no JSON: {error}", "speculative_config") from None
+    return AsyncLLM(path, max_queue=max_queue, **{**given_engine_options(arguments), "num_threads": num_threads})

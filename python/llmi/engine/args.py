@@ -13,9 +13,9 @@ from llmi import _core
 from llmi.base.kinds import Listed, Real, parse
 from llmi.base.log import log
 from llmi.engine.numerics_id import ROUNDED
+from llmi.engine.options import DEFAULT_GPU_MEMORY_UTILIZATION, ENGINE
 from llmi.errors import DeviceError, UnsupportedCombinationError
 from llmi.hooks.runners import BatchRunner
-from llmi.params.engine_options import DEFAULT_GPU_MEMORY_UTILIZATION, ENGINE
 
 _WIDE_BITS = 16
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from llmi.base.kinds import Flag, Maybe, Neutral, Real, Whole, materialised, plain, refuse, show
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.params.fields import DrawFields, EditFields, OutputFields, RowFields
-from llmi.params.options import about, field, options_of
+from llmi.params.options import Documented, about, field, options_of
 from llmi.params.sampling import SAMPLING, HookFields, SamplingParams, canonical
 from llmi.params.steering import comparable
 
@@ -34,26 +34,39 @@ class _EarlyStopping:
 class BeamFields:
     """What beam search has of its own; transformers' other names as aliases."""
 
-    beam_width: int = dataclasses.field(metadata=about(Whole(1, MAX_WIDTH), "Hypotheses that are kept at each step.", ("num_beams",)))
+    beam_width: int = dataclasses.field(
+        metadata=about(Whole(1, MAX_WIDTH), "Hypotheses that are kept at each step; at most max_num_seqs of the engine.", ("num_beams",))
+    )
     n: int | None = field(
         None,
         Maybe(Whole(1, MAX_WIDTH)),
-        "Hypotheses that come back, best first; None: beam_width, or 1 where the width was given as num_beams.",
+        "Hypotheses that come back, best first, at most beam_width; None: beam_width, or 1 where the width was given as num_beams.",
         ("num_return_sequences",),
     )
-    length_penalty: float = field(1.0, Neutral(Real(-50, 50), 1.0), "score = sum of log-probabilities / length^length_penalty.")
+    length_penalty: float = field(
+        1.0,
+        Neutral(Real(-50, 50), 1.0),
+        "score = sum of log-probabilities / length^length_penalty. Above 0 favours long texts, below 0 short ones; 0 compares plain sums.",
+    )
     length_includes_prompt: bool = field(
         False, Flag(), "The length counts the prompt, and no end-of-text: vLLM's score, not transformers'."
     )
     early_stopping: bool | Literal["never"] = field(
         False,
         Neutral(_EarlyStopping(), False),
-        "True: end when beam_width hypotheses are finished; False: when a better one is unlikely; 'never': when none is possible.",
+        "True: end when beam_width hypotheses are finished; False: when a better one is unlikely, for the best running one has no better"
+        " score now; 'never': when none is possible.",
     )
-    do_sample: bool = field(False, Neutral(Flag(), False), "Draw candidates without replacement (beam-sample) instead of taking the best.")
+    do_sample: bool = field(
+        False,
+        Neutral(Flag(), False),
+        "Draw candidates without replacement (beam-sample) instead of taking the best. They are drawn from the softmax of their sums.",
+    )
     num_beam_groups: int = field(1, Neutral(Whole(1, MAX_WIDTH), 1), "Groups of beams, which choose in turn; a divisor of beam_width.")
     diversity_penalty: float = field(
-        0.0, Neutral(Real(0, _LARGEST), 0.0), "Subtracted from a token for each beam of an earlier group that took it at this step."
+        0.0,
+        Neutral(Real(0, _LARGEST), 0.0),
+        "Subtracted from a token for each beam of an earlier group that took it at this step. Needs num_beam_groups above 1.",
     )
 
 
@@ -76,28 +89,7 @@ class BeamSearchParams(OutputFields, HookFields, EditFields, DrawFields, BeamFie
     token less likely. A beam with nothing allowed is dropped. No noise is drawn unless do_sample.
 
     Mutable; copied and validated when a request is submitted. Further fields have SamplingParams' names and meaning; `sampler` is
-    missing. Names of transformers are accepted (num_beams, num_return_sequences,
-    max_new_tokens and others); unknown names raise TypeError.
-
-    Parameters
-    ----------
-    beam_width : int
-        Hypotheses kept at each step, in [1, 4,096]; at most max_num_seqs of the engine.
-    n : int, optional
-        How many come back, best first; at most beam_width. None: all, or 1 where the width was given as `num_beams`.
-    length_penalty : float
-        Above 0 favours long texts, below 0 short ones; 0 compares plain sums.
-    length_includes_prompt : bool
-        vLLM's score: the length is that of prompt and output, without an end-of-text.
-    early_stopping : bool or "never"
-        When the search ends: with beam_width finished hypotheses (True), when the best running one has no better score now (False), or when
-        none can get a better one ("never").
-    do_sample : bool
-        Beam-sample: candidates are drawn without replacement from the softmax of their sums.
-    num_beam_groups : int
-        A divisor of beam_width.
-    diversity_penalty : float
-        Needs num_beam_groups above 1.
+    missing. Names of transformers are accepted (num_beams, num_return_sequences, max_new_tokens and others); unknown names raise TypeError.
 
     Examples
     --------
@@ -180,6 +172,7 @@ def _init(self: BeamSearchParams, **params: object) -> None:
 
 
 BeamSearchParams.__init__ = _init  # type: ignore[method-assign]
+BeamSearchParams.__doc__ = Documented(BeamSearchParams.__doc__, BEAMS)  # type: ignore[assignment]
 
 
 def means_beams(params: Mapping[str, object]) -> bool:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol, TypeGuard, TypeVar
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from inspect import cleandoc, formatannotation, signature
+from typing import Annotated, Any, Protocol, TypeGuard, TypeVar, get_origin
 
 from llmi.base.kinds import (
     FLOAT32_MAX,
     Choice,
+    Either,
     Flag,
     Kind,
     Maybe,
+    Neutral,
     Real,
     Text,
     Whole,
@@ -43,10 +48,12 @@ class DefaultInt(int):
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """One argument: its valid values, its default, its meaning, and its names in other engines.
+    """One argument: its valid values, its default, its meaning (the first sentence says enough for a flag), and its names in other engines.
 
     passed_on: the core takes the value unchanged, under this name (csrc/engine/options.h, csrc/sampling/params.h).
     from_model: a model's generation_config.json may set it under this name.
+    flag_of: the commands that have a flag for this option of an engine.
+    type: its annotation, as a docstring shows it.
     """
 
     name: str
@@ -56,6 +63,26 @@ class Option:
     aliases: tuple[str, ...] = ()
     passed_on: bool = False
     from_model: bool = False
+    flag_of: tuple[str, ...] = ()
+    type: str = ""
+
+    @property
+    def brief(self) -> str:
+        """The first sentence of its meaning."""
+        return re.split(r"(?<=\.) ", self.doc, maxsplit=1)[0]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words of which it may be one."""
+        kind = self.kind
+        while isinstance(kind, Maybe | Neutral):
+            kind = kind.kind
+        return getattr(kind.kinds[0] if isinstance(kind, Either) else kind, "words", ())
+
+    def described(self) -> str:
+        """Its entry in a docstring."""
+        words = f", one of {', '.join(self.words)}" if self.words and "Literal" not in self.type else ""
+        return f"{self.name} : {self.type}{words}\n{textwrap.indent(textwrap.fill(self.doc, 116), '    ')}"
 
     def parse(self, value: object, given_as: str = "") -> Any:
         """The value in its plain form. Raises InvalidParamsError that names the argument as it was given."""
@@ -67,9 +94,17 @@ def table(*options: Option) -> dict[str, Option]:
     return {option.name: option for option in options}
 
 
-def about(kind: Kind, doc: str, aliases: tuple[str, ...] = (), *, passed_on: bool = False, from_model: bool = False) -> dict[str, object]:
-    """What `options_of` reads of a dataclass's field without a default, as its metadata."""
-    return {"kind": kind, "doc": doc, "aliases": aliases, "passed_on": passed_on, "from_model": from_model}
+def about(
+    kind: Kind,
+    doc: str,
+    aliases: tuple[str, ...] = (),
+    *,
+    passed_on: bool = False,
+    from_model: bool = False,
+    flag_of: tuple[str, ...] = (),
+) -> dict[str, object]:
+    """What is declared of an option beside its name, type and default: metadata of a dataclass's field, or of an `Annotated` argument."""
+    return {"kind": kind, "doc": doc, "aliases": aliases, "passed_on": passed_on, "from_model": from_model, "flag_of": flag_of}
 
 
 def field(default: T, kind: Kind, doc: str, aliases: tuple[str, ...] = (), *, passed_on: bool = False, from_model: bool = False) -> T:
@@ -77,14 +112,49 @@ def field(default: T, kind: Kind, doc: str, aliases: tuple[str, ...] = (), *, pa
     return dataclasses.field(default=default, metadata=about(kind, doc, aliases, passed_on=passed_on, from_model=from_model))
 
 
+def number(default: T, kind: Kind, doc: str, aliases: tuple[str, ...] = (), *, passed_on: bool = True, from_model: bool = False) -> T:
+    """A field whose default changes nothing. None means the default, as in transformers."""
+    return field(default, Neutral(kind, default), doc, aliases, passed_on=passed_on, from_model=from_model)
+
+
 def options_of(fields: type) -> dict[str, Option]:
     """The options that a dataclass's fields declare, by name."""
     return table(
         *(
-            Option(field.name, default=None if field.default is dataclasses.MISSING else field.default, **field.metadata)
+            Option(
+                field.name, default=None if field.default is dataclasses.MISSING else field.default, type=str(field.type), **field.metadata
+            )
             for field in dataclasses.fields(fields)
         )
     )
+
+
+def options_of_arguments(function: Callable[..., object]) -> dict[str, Option]:
+    """The options that a function's annotated arguments declare, by name. The annotations are plain types afterwards."""
+    declared = {}
+    for name, argument in signature(function).parameters.items():
+        if get_origin(argument.annotation) is Annotated:
+            hint, [metadata] = argument.annotation.__origin__, argument.annotation.__metadata__
+            function.__annotations__[name] = hint = getattr(hint, "__forward_arg__", hint)
+            declared[name] = Option(
+                name, default=argument.default, type=hint if isinstance(hint, str) else formatannotation(hint), **metadata
+            )
+    return declared
+
+
+class Documented:
+    """A docstring that describes options. Its text is made when it is read, which `import llmi` need not wait for."""
+
+    def __init__(self, doc: str | None, options: Mapping[str, Option]) -> None:
+        self._doc = doc
+        self._options = options
+
+    def __get__(self, instance: object, owner: type | None = None) -> str | None:
+        if self._doc is None:  # python -OO
+            return None
+        text, *rest = re.split(r"\n\n(?=(?:Raises|Examples)\n-)", cleandoc(self._doc))
+        parameters = "\n".join(["Parameters", "----------", *(option.described() for option in self._options.values())])
+        return "\n\n".join([text, parameters, *rest])
 
 
 class Streamer(Protocol):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -34,10 +33,9 @@ from llmi.params.fields import (
     EditFields,
     OutputFields,
     RowFields,
-    described,
 )
 from llmi.params.foreign_options import CALL_FOREIGN, CALL_HINTS
-from llmi.params.options import DefaultInt, field, is_streamer, options_of, unknown
+from llmi.params.options import DefaultInt, Documented, field, is_streamer, options_of, unknown
 from llmi.params.rows import check_rows, combined
 from llmi.params.steering import comparable
 from llmi.params.steps import FILTERS, asked_for, order_of
@@ -93,45 +91,37 @@ def _is_criterion(value: object) -> bool:
 
 @dataclasses.dataclass(kw_only=True)
 class HookFields:
-    """The user's own code, but for the sampler.
-
-    Parameters
-    ----------
-    structured_outputs : StructuredOutputsParams, dict of its fields, or Constraint, optional
-        What the output must be: a JSON schema, a regular expression, a choice, a grammar (they need the extra `structured`), or an
-        automaton. It masks before the logits processors, and again after them.
-    logits_processors : callable or iterable of callables
-        `f(context, logits)`: changes logits in place or returns an array. transformers' LogitsProcessor works too.
-    stopping_criteria : callable or iterable of callables
-        `f(context)` after each token: True, or a string that becomes the stop reason, ends generation. transformers'
-        StoppingCriteria and streamers work too.
-    """
+    """The user's own code, but for the sampler."""
 
     structured_outputs: StructuredOutputsParams | Mapping[str, Any] | Constraint[Any] | None = field(
         None,
         Maybe(StructuredKind()),
-        "What the output must be: a JSON schema, a regular expression, a choice, a grammar, or an automaton (Constraint).",
+        "What the output must be: a JSON schema, a regular expression, a choice, a grammar (they need the extra `structured`), or an"
+        " automaton (Constraint). It masks before the logits processors, and again after them.",
     )
     logits_processors: LogitsProcessor | Iterable[LogitsProcessor] = field(
-        (), Objects("callables f(context, logits)", callable_object), "Functions that change the logits.", ("logits_processor",)
+        (),
+        Objects("callables f(context, logits)", callable_object),
+        "Functions that change the logits. f(context, logits) changes them in place or returns an array; transformers' LogitsProcessor"
+        " works too.",
+        ("logits_processor",),
     )
     stopping_criteria: StoppingCriterion | Iterable[StoppingCriterion] = field(
-        (), Objects("callables f(context) or streamers", _is_criterion), "Functions that end generation; transformers' streamers too."
+        (),
+        Objects("callables f(context) or streamers", _is_criterion),
+        "Functions that end generation; transformers' StoppingCriteria and streamers too. f(context) is called after each token: True, or a"
+        " string that becomes the stop reason, ends generation.",
     )
 
 
 @dataclasses.dataclass(kw_only=True)
 class SamplerField:
-    """Who draws.
-
-    Parameters
-    ----------
-    sampler : callable, optional
-        `f(context, law) -> token_id` draws instead of llmi; `law` holds processed logits, -inf where cut.
-    """
+    """Who draws."""
 
     sampler: Callable[[TokenContext, F32], int] | None = field(
-        None, Maybe(Object("a callable f(context, law)", callable_object)), "Draws the token instead of llmi."
+        None,
+        Maybe(Object("a callable f(context, law)", callable_object)),
+        "Draws the token instead of llmi. f(context, law) returns its id; law holds processed logits, -inf where cut.",
     )
 
 
@@ -146,7 +136,7 @@ class SamplingParams(OutputFields, SamplerField, HookFields, EditFields, RowFiel
 
     Hugging Face's names are accepted for the same things (docs/parameters.md); unknown names raise TypeError.
     Numbers may be numpy's, lists may be arrays, tensors, ranges or generators; nothing is rounded or cut.
-    """  # help() shows the parameters of params/fields.py behind it
+    """
 
     def replace(self, **changes: object) -> SamplingParams:
         """A copy with these fields changed; aliases are understood, unknown names raise TypeError."""
@@ -262,8 +252,7 @@ def _init(self: SamplingParams, **params: object) -> None:
 
 
 SamplingParams.__init__ = _init  # type: ignore[method-assign]
-if SamplingParams.__doc__:  # None under python -OO
-    SamplingParams.__doc__ = inspect.cleandoc(SamplingParams.__doc__) + "\n\nParameters\n----------\n" + described(SamplingParams)
+SamplingParams.__doc__ = Documented(SamplingParams.__doc__, SAMPLING)  # type: ignore[assignment]
 
 #: Hugging Face's names for the same things.
 ALIASES = {alias: option.name for option in SAMPLING.values() for alias in option.aliases}

@@ -160,7 +160,7 @@ class RequestBuilder:
         core.stop = params.stop_list()
         if params.stop_regex:
             core.stop_regex = [params.stop_regex] if isinstance(params.stop_regex, str) else list(params.stop_regex)
-            core.stop_program = stop_program(tuple(core.stop_regex))
+            core.stop_program = list(stop_program(tuple(core.stop_regex)))
         if (repetition := params.repetition_detection) is not None:
             core.repetition_max_size = repetition["max_pattern_size"]
             core.repetition_min_size = repetition["min_pattern_size"]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from llmi.base.kinds import Listed, Maybe, Whole, parse
 from llmi.base.opening import open_llm
 from llmi.base.travel import Alike
+from llmi.engine.options import ACTIVATION_BITS, ENGINE
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
-from llmi.params.engine_options import ACTIVATION_BITS, ENGINE
 from llmi.speculation.context import DraftContext
 from llmi.speculation.draft_model import DRAFT_BITS, SHORTLIST, DraftModel, checked_shortlist
 
