@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import signal
 import threading
 import time
@@ -62,7 +63,7 @@ def rung(
 
     before = signal.signal(signal.SIGALRM, ring)
     gc.disable()  # what a handler raises in a callback of the collector is lost
-    signal.setitimer(signal.ITIMER_REAL, after_s, 0.004)
+    limit = signal.setitimer(signal.ITIMER_REAL, after_s, 0.004)  # pytest's, for a test that hangs
     try:
         call()
     except BaseException as raised:
@@ -70,6 +71,7 @@ def rung(
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *limit)
         gc.enable()
     raise AssertionError("the call ended before the alarm")
 
@@ -169,8 +171,17 @@ def test_what_a_progress_bar_raises_ends_the_call(llm: LLM, monkeypatch: pytest.
 def test_one_ctrl_c_ends_one_call_and_keeps_what_is_finished(llm: LLM) -> None:
     expected = llm.generate([5], SHORT)[0].token_ids
     other = llm.stream([6], max_tokens=60, ignore_eos=True)
-    beside = SamplingParams(**HELD)
-    raised = rung(KeyboardInterrupt(), lambda: llm.generate([[5], [1]], [SHORT, beside]), has_stepped(llm, 12))
+    num_tokens = itertools.count()
+    ended = threading.Event()
+
+    def beside(context: Any) -> bool:
+        if next(num_tokens) == 12:  # the other request has four
+            ended.set()
+        return slow(context)
+
+    raised = rung(
+        KeyboardInterrupt(), lambda: llm.generate([[5], [1]], [SHORT, SamplingParams(**LONG, stopping_criteria=[beside])]), ended.is_set
+    )
     assert isinstance(raised, GenerationInterrupted) and llm.last_outputs is raised.outputs
     done, cut = (output.outputs[0] for output in raised.outputs)
     assert (done.finish_reason, done.token_ids, cut.finish_reason) == ("length", expected, "abort")
@@ -191,6 +202,7 @@ def test_a_second_ctrl_c_ends_the_wait_and_leaves_the_engine_usable(llm: LLM, ho
         if times == 2 and isinstance(error, KeyboardInterrupt):  # a third one may come while the results are kept
             assert isinstance(raised, GenerationInterrupted) and llm.last_outputs is raised.outputs
             assert len(raised.outputs) == 2
+        wait_until(lambda: not SPINNING.is_set(), "the end of a hook that did not return")
         assert llm.generate([5], SHORT) == expected
         wait_until(lambda: is_idle(llm), "the requests end without their caller")
 
@@ -220,14 +232,18 @@ def test_waits_for_the_engine_thread_end_too(llm: LLM, call: str) -> None:
 
 # --- Ctrl-C in hooks that do not return
 
-RUNNING = threading.Event()
+RUNNING, SPINNING = threading.Event(), threading.Event()
 REPEATS = [0]
 
 
 def spin(*args: Any) -> Any:
+    SPINNING.set()
     RUNNING.set()
-    while True:
-        pass
+    try:
+        while True:
+            pass
+    finally:
+        SPINNING.clear()
 
 
 def swallow(*args: Any) -> Any:

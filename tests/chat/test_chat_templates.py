@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import warnings
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 from llmi import ChatTemplateError
 from llmi.chat import rules
 from llmi.chat.process import renderer
-from template_parity import CONVERSATIONS, compare, reference
+from recorded_templates import Case, recorded
+from template_parity import CONVERSATIONS, ours, reference
 
 SPECIAL = "<|im_end|>"
 PATTERN = rules.special_pattern([SPECIAL, "<|im_start|>", "<s>", "<|tool|>"])
@@ -134,19 +136,27 @@ FEATURES = {
     "lengths": "{% for m in messages %}{{ m.content|length }}{% if m.content|length > 10 %}long{% endif %}{% endfor %}",
     "python values": "{{ messages }}{{ tools }}{{ [none, true, 1.5, 'a'] }}",
     "selections": "{{ messages|selectattr('role', 'equalto', 'user')|map(attribute='content')|join(' + ') }}{{ messages|rejectattr('role', 'in', ['user'])|list|length }}",
-    "dates": "{{ strftime_now('%d %b %Y') }}",
     "formats": "{{ '%s and %s' % ('a', messages[0].content) }}{{ '{} {x}'.format(messages[0].content, x=1) }}{{ '%(a)s'|format(a=messages[0].role) }}{{ '%d%%' % 5 }}",
 }
 
 
-@pytest.mark.parity
-@pytest.mark.parametrize("feature", FEATURES)
-@pytest.mark.parametrize("conversation", CONVERSATIONS)
-def test_text_is_that_of_transformers(feature: str, conversation: str) -> None:
-    messages, arguments = CONVERSATIONS[conversation]
-    verdict, detail = compare(FEATURES[feature], messages, arguments)
-    assert verdict in ("equal", "not rendered"), detail
-    assert verdict == "equal" or arguments.get("continue_final_message") or "None" in detail or "undefined" in detail, detail
+#: By feature and conversation. transformers continues no answer but one that the template writes as it is.
+RENDERED: dict[tuple[str, str], Case] = {
+    (feature, name): (template, *case)
+    for feature, template in FEATURES.items()
+    for name, case in CONVERSATIONS.items()
+    if name != "continued" or feature in ("generation", "indent", "namespace")
+}
+
+
+@pytest.mark.parametrize("name", RENDERED, ids=": ".join)
+def test_text_is_that_of_transformers(name: tuple[str, str]) -> None:
+    assert ours(*RENDERED[name]).text == recorded(*RENDERED[name])
+
+
+def test_the_date_is_todays() -> None:
+    begin = datetime.now()
+    assert render("{{ strftime_now('%d %b %Y') }}").text in {day.strftime("%d %b %Y") for day in (begin, datetime.now())}
 
 
 # --- content stays content
@@ -195,18 +205,29 @@ def num_special(rendered: rules.Rendered) -> int:
     return sum(len(PATTERN.findall(piece)) for piece, is_markup in rendered.pieces if is_markup)
 
 
-@pytest.mark.parity
-@pytest.mark.parametrize("body", expressions())
-def test_content_never_becomes_markup(body: str) -> None:
+def with_content(body: str) -> Case:
     template = "<|im_start|>{% for m in messages %}" + body + f"{SPECIAL}{{% endfor %}}{{{{ bos_token }}}}"
     call = {"function": {"name": "<|tool|>", "arguments": {SPECIAL: "<s>"}}}
     messages = [{"role": "user", "content": CONTENT, "name": f"n{SPECIAL}", "tool_calls": [call]}]
-    arguments: dict[str, Any] = {"tools": [call], "documents": [{"text": CONTENT}], "word": f"w{SPECIAL}"}
-    expected = reference(template, messages, arguments)
+    return template, messages, {"tools": [call], "documents": [{"text": CONTENT}], "word": f"w{SPECIAL}"}
+
+
+@pytest.mark.parametrize("body", expressions())
+def test_content_never_becomes_markup(body: str) -> None:
+    template, messages, arguments = with_content(body)
     rendered = render(template, messages, **arguments)
-    assert rendered.text == expected  # so lengths and tests are those of the content itself
+    assert rendered.text == recorded(template, messages, arguments)  # so lengths and tests are those of the content itself
     assert "".join(piece for piece, _ in rendered.pieces) == rendered.text
     assert num_special(rendered) == 3
+
+
+CASES = [*RENDERED.values(), *map(with_content, expressions())]
+
+
+@pytest.mark.parity
+def test_what_is_recorded_is_what_transformers_writes() -> None:
+    for case in CASES:
+        assert reference(*case) == recorded(*case), case
 
 
 def test_pieces_of_content_do_not_add_up_to_a_token() -> None:

@@ -56,12 +56,15 @@ class Terminal:
     """`llmi chat` at a pseudo-terminal."""
 
     def __init__(self, model: Path, state: Path, *arguments: str, start: str = "-m llmi", **environment: str) -> None:
-        self.pid, self.fd = pty.fork()
+        self.fd, terminal = pty.openpty()
+        self.settings = termios.tcgetattr(terminal)
+        self.pid = os.fork()
         if self.pid == 0:
+            os.login_tty(terminal)
             signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup pytest` ignores it, and its children with it
             os.environ.update({"TERM": "xterm", "XDG_STATE_HOME": str(state), "INPUTRC": "/dev/null", **environment})
             os.execv(sys.executable, [sys.executable, *start.split(" ", 1), "chat", "-m", str(model), *arguments])
-        self.settings = termios.tcgetattr(self.fd)
+        os.close(terminal)
         self.until("> ")
 
     def until(self, text: str) -> str:

@@ -138,7 +138,8 @@ def test_shutdown(tiny_path: Callable[..., Path]) -> None:
         with pytest.raises(llmi.EngineClosedError):
             engine.llm.generate("abc", PARAMS)
         engine = AsyncLLM(tiny_path(), kv_cache_memory_bytes=1 << 22, max_model_len=2000)
-        task = asyncio.create_task(last(engine, "abc", SLOW.replace(max_tokens=1900)))
+        slower = SLOW.replace(logits_processors=[lambda context, logits: time.sleep(0.05)], max_tokens=1900)
+        task = asyncio.create_task(last(engine, "abc", slower))
         await asyncio.sleep(0.01)
         await engine.shutdown(drain=False)
         assert (await task).outputs[0].finish_reason == "abort"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -134,21 +132,27 @@ def test_a_run_goes_on_where_one_ended(model: Path, tmp_path: Path, cut: int, mo
     assert run(model, source, output) == 0 and called == []
 
 
+#: `llmi`, with Ctrl-C once three answers are written. A shell starts what runs in the background with Ctrl-C ignored.
+INTERRUPTED = """
+import itertools, signal, sys
+import llmi.server.batch
+from llmi.cli.commands import main
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+written = itertools.count(1)
+run = llmi.server.batch.run_until_signal
+llmi.server.batch.run_until_signal = lambda batch, _: run(batch, lambda: next(written) == 3 and signal.raise_signal(signal.SIGINT))
+sys.exit(main())
+"""
+
+
 def test_an_interrupted_run(model: Path, tmp_path: Path) -> None:
     requests = [chat(index, max_tokens=400, ignore_eos=True) for index in range(40)]
     source, output, other = write(tmp_path / "in.jsonl", requests), tmp_path / "out.jsonl", tmp_path / "other.jsonl"
-    # A shell starts what runs in the background with Ctrl-C ignored.
-    start = (
-        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from llmi.cli.commands import main; sys.exit(main())"
-    )
-    command = [sys.executable, "-c", start, "batch", str(source), str(output), "-m", f"tiny={model}", *CACHE, "--concurrency", "2"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        while not output.exists() or output.read_bytes().count(b"\n") < 3:
-            time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        assert process.stderr is not None
-        told = process.stderr.read()
-        assert process.wait(HANG_S) == 130 and "goes on where this run ended" in told and "Traceback" not in told, told
+    arguments = ["batch", str(source), str(output), "-m", f"tiny={model}", *CACHE, "--concurrency", "2"]
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED, *arguments], capture_output=True, text=True, timeout=HANG_S, check=False)
+    told = ended.stderr
+    assert ended.returncode == 130 and "goes on where this run ended" in told and "Traceback" not in told, told
     count = output.read_bytes().count(b"\n")
     assert 3 <= count < 40 and output.read_bytes().endswith(b"\n")
     assert run(model, source, output) == 0 and run(model, source, other) == 0
