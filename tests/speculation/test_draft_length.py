@@ -112,7 +112,11 @@ def test_prices() -> None:
 
 
 def test_one_slow_call_does_not_end_drafting(tiny_path: Callable[..., Path]) -> None:
-    """A good drafter that stalls once, for as long as a hundred steps, is asked again in the same answer and in later ones."""
+    """A good drafter that stalls once, for as long as a hundred steps, is asked again in the same answer and in later ones.
+
+    The engine measures what rows and first drafts cost. On a busy machine it may find them too dear before the stall comes, and asks no
+    more: then a new engine measures anew. An engine that a stall keeps from drafting fails however often it is tried.
+    """
     calls: list[str] = []
 
     class Stalls(Drafter):
@@ -129,12 +133,17 @@ def test_one_slow_call_does_not_end_drafting(tiny_path: Callable[..., Path]) -> 
 
     params = SamplingParams(max_tokens=200, seed=1, ignore_eos=True)
     prompts = [[i + 1, 2] for i in range(3)]
-    with LLM(tiny_path(num_layers=16, hidden_size=512), kv_cache_memory_bytes=1 << 25, max_model_len=256) as llm:
-        plain = llm.generate(prompts, params)
-        drafter = Stalls(plain)
-        for prompt, expected in zip(prompts, plain, strict=True):
-            assert llm.generate(prompt, params, speculative_config=drafter)[0] == expected
-    assert len(set(calls)) == 3 and all(calls.count(name) > 8 for name in set(calls)), [calls.count(name) for name in set(calls)]
+    for _ in range(8):
+        calls.clear()
+        with LLM(tiny_path(num_layers=16, hidden_size=512), kv_cache_memory_bytes=1 << 25, max_model_len=256) as llm:
+            plain = llm.generate(prompts, params)
+            drafter = Stalls(plain)
+            for prompt, expected in zip(prompts, plain, strict=True):
+                assert llm.generate(prompt, params, speculative_config=drafter)[0] == expected
+        counts = [calls.count(name) for name in set(calls)]
+        if len(counts) == 3 and min(counts) > 8:
+            return
+    raise AssertionError(counts)
 
 
 def test_auto_does_not_draft_in_vain(tiny_path: Callable[..., Path]) -> None:

@@ -35,7 +35,7 @@ class Call:
         self.pending = set()
         self.chunks: collections.deque[StreamChunk] = collections.deque()  # of streams, for their reader
         self._events: list[_core.OutputEvent] = []  # the core appends: an exception that comes while it does loses nothing
-        self._lock = threading.Lock()  # held by the thread that takes events in
+        self.lock = threading.Lock()  # held by the thread that takes events in
         self._finished: set[int] = set()
         self._partial: dict[int, dict[int, PartialOutput]] = {}
 
@@ -92,7 +92,7 @@ class Call:
         self.channel.wait(self._events, timeout_s)
         if not self._events and self.pending:
             call_core(self.engine.check_open)
-        with self._lock:
+        with self.lock:
             while self._events:
                 event = self._events[0]
                 if event.finished:  # again, if an exception tears it
@@ -199,10 +199,11 @@ class Ending:
         try:
             self._call.abort_and_wait()
         finally:
-            self._call.abort()
-            outputs = self._call.outputs() if interrupted or self._call.begun else None
-            if self._call.pending:  # a second Ctrl-C has ended the wait; hooks that do not return are still interrupted
+            # A second Ctrl-C has ended the wait: hooks that do not return are still interrupted. First of all: a third one may come.
+            if self._call.pending:
                 threading.Thread(target=self._call.abort_and_wait, name="llmi-ending", daemon=True).start()
+            with self._call.lock:
+                outputs = self._call.outputs() if interrupted or self._call.begun else None
             if outputs is not None and self._keep is not None:
                 self._keep(outputs)
             if interrupted and outputs is not None:
