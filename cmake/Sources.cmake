@@ -50,8 +50,8 @@ set(LLMI_BINDING_SOURCES
   bindings/bind_records.cpp bindings/bind_requests.cpp bindings/bind_speculation.cpp bindings/bind_system.cpp
   bindings/bind_lab.cpp bindings/engine_handle.cpp bindings/engine_options.cpp bindings/gil.cpp bindings/held_sequence.cpp bindings/py_drafter.cpp bindings/py_constraint.cpp bindings/py_hooks.cpp)
 
-# What tests and benchmarks alone need: the emulated device, questions to matrix instructions, and their bindings.
-set(LLMI_TESTING_CORE_SOURCES kernels/cuda/emulated_device.cc kernels/cuda/matrix_probe.cc)
+# What tests and benchmarks alone need: the emulated device and one that runs no kernel, questions to matrix instructions, and their bindings.
+set(LLMI_TESTING_CORE_SOURCES kernels/cuda/emulated_device.cc kernels/cuda/matrix_probe.cc kernels/cuda/null_device.cc)
 set(LLMI_NO_TESTING_CORE_SOURCES kernels/no_cuda/emulated_device.cc)
 set(LLMI_TESTING_BINDING_SOURCES
   bindings/bind_device_probes.cpp bindings/bind_testing.cpp bindings/bind_testing_attention.cpp bindings/bind_testing_cache.cpp bindings/bind_testing_constraints.cpp

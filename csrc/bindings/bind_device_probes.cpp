@@ -20,7 +20,9 @@
 #include "core/errors.h"
 #include "core/thread_pool.h"
 #include "kernels/ops/attention.h"
+#include "kernels/cuda/device_work.h"
 #include "kernels/cuda/matrix_probe.h"
+#include "kernels/cuda/null_device.h"
 #include "kernels/dispatch/device.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/quantize_rows.h"
@@ -189,6 +191,21 @@ py::dict ProbeMatrixInstructions() {
   return probed;
 }
 
+py::dict WorkOfDevices() {
+  const cuda::DeviceWork work = cuda::WorkCounter::Shared().work();
+  py::dict dict;
+  dict["launches"] = work.launches;
+  dict["replays"] = work.replays;
+  dict["graph_nodes"] = work.graph_nodes;
+  dict["uploads"] = work.uploads;
+  dict["upload_bytes"] = work.upload_bytes;
+  dict["copies"] = work.copies;
+  dict["waits"] = work.waits;
+  dict["streamed_bytes"] = work.streamed_bytes;
+  dict["kernels"] = work.kernels;
+  return dict;
+}
+
 // An instruction whose result product(a, b), a Python function, computes.
 cuda::MatrixInstruction InstructionOf(const py::function& product, int64_t num_columns) {
   return {"", num_columns, [product](std::span<const uint16_t> a, std::span<const uint16_t> b) {
@@ -217,6 +234,10 @@ void RegisterDeviceProbes(py::module_& module) {
   module.def("measure_device_attention", &MeasureAttention, Release(), py::arg("device"), py::arg("kv_dtype"), py::arg("contexts"),
              py::arg("num_rows"), py::arg("num_heads"), py::arg("num_kv_heads"), py::arg("head_dim"),
              "Seconds of one layer's attention on the device, for the last num_rows tokens of each context.");
+  module.def("device_work", &WorkOfDevices, "What the emulated and null devices of this process were given to do so far.");
+  module.def(
+      "open_null_devices", [](bool on) { opens_null_devices = on; }, py::arg("on"),
+      "Whether emulated devices that are opened from now on run no kernel: all tokens are 0, and a step takes the host's time alone.");
   module.def("probe_matrix_instructions", &ProbeMatrixInstructions,
              "What the first GPU's matrix instructions do with bits (docs/decisions/0014), by instruction.");
   module.def(

@@ -29,6 +29,10 @@ struct HostBlock {
   int64_t y;
   int num_threads;
   uint8_t* shared;
+  int64_t* streamed_bytes;
+
+  // Names bytes of weights that the block is about to read. The emulation adds them up, a GPU does nothing.
+  LLMI_HD void Streams(int64_t num_bytes) const { *streamed_bytes += num_bytes; }
 
   template <typename Phase>
   LLMI_HD void ForEachThread(const Phase& phase) const {
@@ -54,6 +58,8 @@ struct DeviceBlock {
   int64_t y;
   int num_threads;
   uint8_t* shared;
+
+  __device__ void Streams(int64_t) const {}
 
   template <typename Phase>
   __device__ void ForEachThread(const Phase& phase) const {

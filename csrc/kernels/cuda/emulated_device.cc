@@ -1,14 +1,20 @@
 // The runtime without a GPU: blocks run one after the other, memory is in a region that is closed to all but kernels and copies.
+#include <cxxabi.h>
 #include <sys/mman.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
+#include <typeinfo>
+#include <utility>
 #include <vector>
 
 #include "core/errors.h"
+#include "kernels/cuda/device_work.h"
 #include "kernels/cuda/gpu_device.h"
+#include "kernels/cuda/null_device.h"
 
 namespace llmi {
 namespace {
@@ -16,6 +22,20 @@ namespace {
 constexpr size_t kRegionBytes = size_t{4} << 30;  // reserved addresses; the system gives memory when they are touched
 constexpr size_t kMostSharedBytes = 99 * 1024;    // of a block on the smallest GPU that builds are for
 constexpr size_t kAlignment = 4096;               // allocations are whole pages, so each can be given back by itself
+
+// Without namespaces, as LinearKernel<Int8Rows>.
+template <typename Kernel>
+const std::string& NameOf() {
+  static const std::string name = [] {
+    char* plain = abi::__cxa_demangle(typeid(Kernel).name(), nullptr, nullptr, nullptr);
+    std::string text = plain;
+    std::free(plain);
+    constexpr std::string_view kNamespace = "llmi::cuda::";
+    for (size_t at = text.find(kNamespace); at != std::string::npos; at = text.find(kNamespace)) text.erase(at, kNamespace.size());
+    return text;
+  }();
+  return name;
+}
 
 class EmulatedRuntime {
  public:
@@ -68,7 +88,10 @@ class EmulatedRuntime {
     return recording;
   }
   void Play(const Recording& recording) {
+    Work([&](cuda::DeviceWork& work) { ++work.replays, work.graph_nodes += static_cast<int64_t>(recording.size()); });
+    is_playing_ = true;
     for (const auto& op : recording) op();
+    is_playing_ = false;
   }
 
   void Free(void* address) noexcept {
@@ -80,10 +103,15 @@ class EmulatedRuntime {
   void Upload(void* to, const void* from, size_t num_bytes) {
     CheckNotRecording();
     CheckInside(to, num_bytes);
+    Work([&](cuda::DeviceWork& work) { ++work.uploads, work.upload_bytes += static_cast<int64_t>(num_bytes); });
     const Open open(*this);
     std::memcpy(to, from, num_bytes);
   }
   void Download(void* to, const void* from, size_t num_bytes) {
+    Work([](cuda::DeviceWork& work) { ++work.waits; });
+    Read(to, from, num_bytes);
+  }
+  void Read(void* to, const void* from, size_t num_bytes) {
     CheckNotRecording();
     CheckInside(from, num_bytes);
     const Open open(*this);
@@ -91,14 +119,16 @@ class EmulatedRuntime {
   }
   void Fetch(int slot, const void* from, size_t num_bytes) {
     fetched_[slot].resize(num_bytes);
-    Download(fetched_[slot].data(), from, num_bytes);
+    Read(fetched_[slot].data(), from, num_bytes);
   }
   const void* Fetched(int slot) const { return fetched_[slot].data(); }
   void Mark(int mark) {
     CheckNotRecording();
     marks_[mark] = std::chrono::steady_clock::now();
   }
-  void WaitForMark(int /*mark*/) {}
+  void WaitForMark(int /*mark*/) {
+    Work([](cuda::DeviceWork& work) { ++work.waits; });
+  }
   double SecondsBetween(int first, int second) const { return std::chrono::duration<double>(marks_[second] - marks_[first]).count(); }
   void Copy(void* to, const void* from, size_t num_bytes) {
     if (recording_ != nullptr) {
@@ -107,6 +137,7 @@ class EmulatedRuntime {
     }
     CheckInside(to, num_bytes);
     CheckInside(from, num_bytes);
+    if (!is_playing_) Work([](cuda::DeviceWork& work) { ++work.copies; });
     const Open open(*this);
     std::memcpy(to, from, num_bytes);
   }
@@ -118,6 +149,7 @@ class EmulatedRuntime {
       recording_->push_back([=, this, &library] { Multiply(library, product); });
       return;
     }
+    CountLaunch("cuBLASLt", product.num_outputs * product.num_cols * static_cast<int64_t>(sizeof(uint16_t)));
     const Open open(*this);
     library.Multiply(product, nullptr);
   }
@@ -133,13 +165,15 @@ class EmulatedRuntime {
       return;
     }
     shared_.resize(shared_bytes / sizeof(uint64_t) + 1);
+    int64_t streamed_bytes = 0;
     const Open open(*this);
     for (int64_t y = 0; y < grid_y; ++y) {
       for (int64_t x = 0; x < grid_x; ++x) {
         std::fill(shared_.begin(), shared_.end(), ~uint64_t{0});  // NaN: nothing may be read before it was written
-        kernel(cuda::HostBlock{x, y, num_threads, reinterpret_cast<uint8_t*>(shared_.data())});
+        kernel(cuda::HostBlock{x, y, num_threads, reinterpret_cast<uint8_t*>(shared_.data()), &streamed_bytes});
       }
     }
+    CountLaunch(NameOf<Kernel>(), streamed_bytes);
   }
 
  private:
@@ -154,6 +188,18 @@ class EmulatedRuntime {
    private:
     uint8_t* region_;
   };
+
+  template <typename Change>
+  static void Work(const Change& change) {
+    cuda::WorkCounter::Shared().Count(change);
+  }
+  void CountLaunch(const std::string& kernel, int64_t streamed_bytes) const {
+    Work([&](cuda::DeviceWork& work) {
+      if (!is_playing_) ++work.launches;
+      ++work.kernels[kernel];
+      work.streamed_bytes += streamed_bytes;
+    });
+  }
 
   bool Inside(uintptr_t address) const {
     const auto begin = reinterpret_cast<uintptr_t>(region_);
@@ -174,7 +220,8 @@ class EmulatedRuntime {
 
   uint8_t* region_ = nullptr;
   Recording* recording_ = nullptr;  // that is being made
-  std::map<size_t, size_t> used_;   // offset: size
+  bool is_playing_ = false;
+  std::map<size_t, size_t> used_;  // offset: size
   std::vector<uint64_t> shared_;
   std::vector<uint8_t> fetched_[2];
   std::chrono::steady_clock::time_point marks_[cuda::kNumMarks];
@@ -183,6 +230,7 @@ class EmulatedRuntime {
 }  // namespace
 
 std::unique_ptr<Device> OpenEmulatedDevice(const DeviceOptions& options) {
+  if (opens_null_devices) return OpenNullDevice(options);
   return std::make_unique<cuda::GpuDevice<EmulatedRuntime>>(options);
 }
 

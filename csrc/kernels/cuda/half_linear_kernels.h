@@ -34,9 +34,8 @@ struct HalfLinear {
     rows.ForEachPointer(visit);
   }
 
-  LLMI_HD const uint32_t* Tile(int64_t index) const {
-    return reinterpret_cast<const uint32_t*>(output.weights.data + index * PackedTileBytes(output.weights.type, output.weights.num_cols));
-  }
+  LLMI_HD const uint32_t* Tile(int64_t index) const { return reinterpret_cast<const uint32_t*>(output.weights.data + index * TileBytes()); }
+  LLMI_HD int64_t TileBytes() const { return PackedTileBytes(output.weights.type, output.weights.num_cols); }
   // Columns k and k + 1 of a row of x, as one word; zero where there are none.
   LLMI_HD uint32_t TwoOfX(int64_t row, int64_t k) const { return OneOfX(row, k) | (OneOfX(row, k + 1) << 16); }
 
@@ -109,6 +108,7 @@ struct HalfSplitKernel {
     const int64_t num_chunks = (linear.output.weights.num_cols + kHalfChunk - 1) / kHalfChunk;
     float* totals = reinterpret_cast<float*>(block.shared);  // [row of x][row of the tile]
     float* sums = totals + kOutputs;                         // of each warp's chunk
+    block.Streams(linear.TileBytes());
     block.ForEachThread([&](int thread) {
       for (int i = thread; i < kOutputs; i += block.num_threads) totals[i] = 0.0f;
     });
@@ -176,6 +176,9 @@ struct HalfTileKernel {
     const PackedView& w = linear.output.weights;
     const int64_t first_row = block.x * kRows;
     typename Block::template PerWarp<Sums<Warp>> totals;
+    block.ForEachWarp([&](const Warp& warp) {
+      if (TileOf(block, warp) * kTileRows < w.num_rows) block.Streams(linear.TileBytes());
+    });
     for (int64_t chunk = 0; chunk < w.num_cols; chunk += kHalfChunk) {
       typename Block::template PerWarp<Sums<Warp>> sums;
       for (int64_t begin = chunk; begin < chunk + kHalfChunk && begin < w.num_cols; begin += kHalfStage) {

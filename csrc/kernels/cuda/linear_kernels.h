@@ -210,6 +210,7 @@ struct LinearKernel {
     const int64_t num_blocks = (w.num_cols + kBlockSize - 1) / kBlockSize;
     float* totals = reinterpret_cast<float*>(block.shared);
     BlockSum* sums = reinterpret_cast<BlockSum*>(totals + kLinearThreads);
+    block.Streams(PackedTileBytes(w.type, w.num_cols));
     block.ForEachThread([&](int thread) { totals[thread] = 0.0f; });
     for (int64_t first = 0; first < num_blocks; first += kLinearBlocks) {
       block.ForEachThread([&](int thread) {

@@ -29,7 +29,9 @@ struct MatrixLinearKernel {
   LLMI_HD void operator()(const Block& block) const {
     block.ForEachWarp([&](const auto& warp) {
       const int64_t tile = block.y * kMatrixWarps + warp.index;
-      if (tile * kTileRows < output.weights.num_rows) ComputeTile(warp, tile, block.x * kMatrixRows);
+      if (tile * kTileRows >= output.weights.num_rows) return;
+      block.Streams(PackedTileBytes(output.weights.type, output.weights.num_cols));
+      ComputeTile(warp, tile, block.x * kMatrixRows);
     });
   }
 
