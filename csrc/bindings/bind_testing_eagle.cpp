@@ -75,7 +75,7 @@ py::tuple LayerRows(const ModelFiles& files, const py::dict& options, const std:
   const FloatEnvironmentGuard guard;
   const KernelContext context = TestContext(parsed.table, 2);
   const std::unique_ptr<Decoder> target = LoadDecoder(context, files, ParseSpec(parsed.spec, files.path()), parsed.weights);
-  const std::unique_ptr<EagleDecoder> eagle = LoadEagle(context, parsed.eagle, files, target.get());
+  const std::unique_ptr<EagleDecoder> eagle = LoadEagle(context, parsed.eagle, files, *target);
   const ModelSpec spec = ParseSpec(parsed.eagle.spec, parsed.eagle.files->path());
   const auto num_given = static_cast<int64_t>(tapped.shape(0)),
              width = static_cast<int64_t>(parsed.eagle.form.taps.size()) * spec.hidden_size;

@@ -11,7 +11,8 @@
 
 namespace llmi {
 
-Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineConfig config, std::shared_ptr<const TokenBytes> tokens)
+Engine::Engine(std::unique_ptr<Decoder> decoder, DraftHeads heads, KernelContext context, EngineConfig config,
+               std::shared_ptr<const TokenBytes> tokens)
     : decoder_(std::move(decoder)),
       context_(context),
       limits_(decoder_->spec(), config),
@@ -25,7 +26,7 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineCo
                                LabLimits{config.max_model_len, config.scheduler.max_num_batched_tokens});
   requests_ = std::make_unique<ActiveRequests>(*cache_, *scheduler_, life_, inbox_.pulse(), std::move(tokens),
                                                config.scheduler.policy == SchedulingPolicy::kStatic);
-  steps_ = std::make_unique<StepLoop>(context_, *decoder_, *cache_, *scheduler_, *requests_, *costs_, config);
+  steps_ = std::make_unique<StepLoop>(context_, *decoder_, std::move(heads), *cache_, *scheduler_, *requests_, *costs_, config);
   stats_ = std::make_unique<StatsCollector>(context_.device, *cache_, *scheduler_, *requests_, *costs_, *steps_, config.audit_each_step);
   if (config.prefix_caching) {
     std::random_device random;
@@ -99,7 +100,7 @@ void Engine::Take(Inbox::Mail& mail) {
     Sample& leader = requests_->Add(request, channel);
     const std::vector<int32_t>& allowed = request->params.allowed_token_ids;
     if (!allowed.empty()) leader.running->allowed = BitsOf(allowed, decoder_->spec().vocab_size);
-    if (decoder_->eagle() != nullptr && EagleRunner::Serves(*request)) {
+    if (cache_->groups().has_draft() && request->speculation && request->speculation->drafter->traits().needs_layer) {
       leader.scheduled.kv.draft.use = leader.judges_drafts() ? DraftSlots::Use::kNeedsAll : DraftSlots::Use::kMayStartCold;
     }
     if (leader.drafting.contrast() != nullptr) {
@@ -163,6 +164,7 @@ void Engine::Close() {
   if (IsForked() || OnEngineThread()) return;
   const std::lock_guard lock(close_mutex_);
   if (thread_.joinable()) thread_.join();
+  steps_.reset();  // with the trained drafters
   scheduler_.reset();
   cache_.reset();
   decoder_.reset();

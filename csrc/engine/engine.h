@@ -23,6 +23,7 @@
 #include "engine/step.h"
 #include "kernels/ops/context.h"
 #include "model/decoder.h"
+#include "model/draft_heads.h"
 #include "scheduler/scheduler.h"
 #include "speculative/cost_curve.h"
 
@@ -46,7 +47,8 @@ struct MemoryTables {
 
 class Engine {
  public:
-  Engine(std::unique_ptr<Decoder> decoder, KernelContext context, EngineConfig config, std::shared_ptr<const TokenBytes> tokens);
+  Engine(std::unique_ptr<Decoder> decoder, DraftHeads heads, KernelContext context, EngineConfig config,
+         std::shared_ptr<const TokenBytes> tokens);
   ~Engine();  // Close()
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;

@@ -10,9 +10,7 @@
 #include "core/thread_pool.h"
 #include "engine/sizing.h"
 #include "kernels/dispatch/tables.h"
-#include "model/eagle.h"
 #include "model/loader.h"
-#include "model/medusa.h"
 #include "speculative/hidden_log.h"
 
 namespace llmi {
@@ -78,10 +76,9 @@ void OpenedEngine::Load(const ModelFiles& files, const EngineOptions& options, M
     ResolveSizes(model_, sizes, &config_);
   };
   decoder_ = LoadDecoder(context_, files, std::move(spec), options.weights, options.layers, admit, dropped);
-  if (options.eagle.files != nullptr) {
-    decoder_->set_eagle(LoadEagle(context_, options.eagle, files, decoder_.get()));
-  }
-  if (options.medusa.files != nullptr) decoder_->set_medusa(LoadMedusa(context_, options.medusa, files, *decoder_));
+  if (options.eagle.files != nullptr) heads_.eagle = LoadEagle(context_, options.eagle, files, *decoder_);
+  if (options.medusa.files != nullptr) heads_.medusa = LoadMedusa(context_, options.medusa, files, *decoder_);
+  decoder_->AlwaysKeep(heads_.TargetLayers(*decoder_));
   if (device_ == nullptr) return;
   decoder_->Reserve(context_, num_rows, num_logits_rows);
   device_->ReserveWorkspace(num_logits_rows, model_.vocab_size);
@@ -94,9 +91,8 @@ void OpenedEngine::Load(const ModelFiles& files, const EngineOptions& options, M
 
 // What trained heads keep of the hidden states of the sequences.
 uint64_t OpenedEngine::HiddenLogBytes() const {
-  size_t num_layers = decoder_->medusa() == nullptr ? 0 : 1;
-  if (decoder_->eagle() != nullptr) num_layers = std::max(num_layers, decoder_->eagle()->TargetLayers(*decoder_).size());
-  return num_layers * HiddenLog::UsualBytes(model_.hidden_size) * static_cast<uint64_t>(config_.scheduler.max_num_seqs);
+  return heads_.TargetLayers(*decoder_).size() * HiddenLog::UsualBytes(model_.hidden_size) *
+         static_cast<uint64_t>(config_.scheduler.max_num_seqs);
 }
 
 void OpenedEngine::Describe() {
@@ -106,8 +102,7 @@ void OpenedEngine::Describe() {
   info_.block_size = config_.block_size;
   info_.weight_bytes = weights.num_bytes();
   info_.step_weight_bytes = weights.num_step_bytes();
-  info_.draft_weight_bytes = decoder_->eagle() == nullptr ? 0 : decoder_->eagle()->weights().num_bytes();
-  info_.draft_weight_bytes += decoder_->medusa() == nullptr ? 0 : decoder_->medusa()->num_bytes();
+  info_.draft_weight_bytes = heads_.num_bytes();
   info_.weight_types = weights.TypeNames();
   info_.unpacked = weights.Unpacked();
   info_.has_quantized_layers = weights.HasQuantizedLayers();
@@ -127,7 +122,8 @@ void OpenedEngine::Start(TokenBytes tokens) {
   const size_t size = std::max(static_cast<size_t>(model_.vocab_size), tokens.bytes.size());
   tokens.bytes.resize(size);
   tokens.special.resize(size);
-  engine_ = std::make_unique<Engine>(std::move(decoder_), context_, config_, std::make_shared<const TokenBytes>(std::move(tokens)));
+  engine_ = std::make_unique<Engine>(std::move(decoder_), std::move(heads_), context_, config_,
+                                     std::make_shared<const TokenBytes>(std::move(tokens)));
 }
 
 std::unique_ptr<OpenedEngine> OpenEngine(const ModelFiles& files, const EngineOptions& options, const std::atomic<bool>* dropped) {

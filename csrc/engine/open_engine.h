@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/options.h"
 #include "io/model_files.h"
+#include "model/draft_heads.h"
 #include "model/spec.h"
 #include "model/weights.h"
 
@@ -62,6 +63,7 @@ class OpenedEngine {
   EngineConfig config_;
   ModelSpec model_;
   std::unique_ptr<Decoder> decoder_;  // until Start
+  DraftHeads heads_;                  // likewise
   EngineInfo info_;
   std::unique_ptr<Engine> engine_;
 };

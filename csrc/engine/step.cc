@@ -11,8 +11,8 @@
 
 namespace llmi {
 
-StepLoop::StepLoop(const KernelContext& context, Decoder& decoder, KvCache& cache, Scheduler& scheduler, ActiveRequests& requests,
-                   StepCosts& costs, const EngineConfig& config)
+StepLoop::StepLoop(const KernelContext& context, Decoder& decoder, DraftHeads heads, KvCache& cache, Scheduler& scheduler,
+                   ActiveRequests& requests, StepCosts& costs, const EngineConfig& config)
     : context_(context),
       decoder_(decoder),
       cache_(cache),
@@ -20,7 +20,7 @@ StepLoop::StepLoop(const KernelContext& context, Decoder& decoder, KvCache& cach
       requests_(requests),
       costs_(costs),
       policy_(config.policy_hook),
-      drafting_(context, decoder, cache, scheduler, costs, requests, config.scheduler.max_num_batched_tokens),
+      drafting_(context, decoder, std::move(heads), cache, scheduler, costs, requests, config.scheduler.max_num_batched_tokens),
       rows_(context, decoder, cache, scheduler, requests, config.batch_hook, config.small_heads),
       ahead_(context, decoder, cache, scheduler, rows_.device_draws(), config.scheduler.policy, rows_.site()) {}
 

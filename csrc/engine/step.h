@@ -17,14 +17,15 @@
 #include "engine/stats.h"
 #include "kernels/ops/context.h"
 #include "model/decoder.h"
+#include "model/draft_heads.h"
 #include "scheduler/scheduler.h"
 
 namespace llmi {
 
 class StepLoop {
  public:
-  StepLoop(const KernelContext& context, Decoder& decoder, KvCache& cache, Scheduler& scheduler, ActiveRequests& requests, StepCosts& costs,
-           const EngineConfig& config);
+  StepLoop(const KernelContext& context, Decoder& decoder, DraftHeads heads, KvCache& cache, Scheduler& scheduler, ActiveRequests& requests,
+           StepCosts& costs, const EngineConfig& config);
 
   void Run();
   // Whether a step was launched whose tokens are not known yet.

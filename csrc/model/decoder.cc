@@ -44,7 +44,9 @@ Decoder::Decoder(ModelSpec spec, ModelWeights weights)
 
 void Decoder::Reserve(const KernelContext& context, int64_t num_rows, int64_t num_logits_rows) {
   workspace_.Reserve(context, spec_, num_rows, num_logits_rows);
-  for (const int layer : always_kept_) Floats(context, kept_[layer], num_rows * spec_.hidden_size);
+  for (const int layer : always_kept_) {
+    if (layer != spec_.num_layers()) Floats(context, kept_[layer], num_rows * spec_.hidden_size);
+  }
 }
 
 uint64_t Decoder::WorkspaceBytes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows, bool wide_activations) {
@@ -90,10 +92,14 @@ LayerPass Decoder::BeginPass(const KernelContext& context, const std::vector<int
           .kept = keeps ? Floats(context, workspace_.kept, count) : nullptr};
 }
 
+void Decoder::Embed(const KernelContext& context, std::span<const int32_t> token_ids, double scale, float* out) const {
+  Embedding(context, weights_.embedding.view(), token_ids.data(), static_cast<int64_t>(token_ids.size()), static_cast<float>(scale), out);
+}
+
 // norm(scale * embedding of the token + embedding of the position).
-void Decoder::Embed(const LayerPass& pass, const std::vector<int32_t>& token_ids, const std::vector<int32_t>& positions) {
+void Decoder::BeginStream(const LayerPass& pass, const std::vector<int32_t>& token_ids, const std::vector<int32_t>& positions) const {
   const EmbeddingSpec& embedding = spec_.embedding;
-  Embedding(pass.context, weights_.embedding.view(), token_ids.data(), pass.num_rows, static_cast<float>(embedding.scale), pass.x);
+  Embed(pass.context, token_ids, embedding.scale, pass.x);
   if (!embedding.positions.name.empty()) {
     std::vector<int32_t> rows = positions;
     for (int32_t& row : rows) row += static_cast<int32_t>(embedding.position_offset);
@@ -118,8 +124,6 @@ void Decoder::RunLayer(const LayerPass& pass, KvCache& cache, const ForwardBatch
   Tap(pass, batch, layer + 1, result);
   Keep(pass, batch, static_cast<int>(layer) + 1);
 }
-
-void Decoder::AlwaysKeep(const std::vector<int>& layers) { always_kept_ = layers; }
 
 // The stream is what the last layer leaves, so that needs no copy.
 bool Decoder::AlwaysKeeps(int layer) const {
@@ -210,7 +214,7 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
   }
   const LayerPass pass = BeginPass(context, positions);
   if (context.device != nullptr) PlaceBatch(context, cache, batch, pass.num_rows);
-  Embed(pass, token_ids, positions);
+  BeginStream(pass, token_ids, positions);
   result.taps.resize(batch.tap_layers.size());
   result.attention.resize(batch.attention_layers.size());
   const auto run_layers = [&] {

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -26,9 +25,6 @@
 
 namespace llmi {
 
-class EagleDecoder;
-class MedusaHeads;
-
 class Decoder {
  public:
   // spec: valid (ModelSpec::Validate), and that of the weights.
@@ -36,12 +32,6 @@ class Decoder {
 
   const ModelSpec& spec() const { return spec_; }
   const ModelWeights& weights() const { return weights_; }
-  // The drafter's layer that was loaded with the model; null: none.
-  EagleDecoder* eagle() const { return eagle_.get(); }
-  void set_eagle(std::shared_ptr<EagleDecoder> eagle) { eagle_ = std::move(eagle); }
-  // The Medusa heads that were loaded with the model; null: none.
-  MedusaHeads* medusa() const { return medusa_.get(); }
-  void set_medusa(std::shared_ptr<MedusaHeads> medusa) { medusa_ = std::move(medusa); }
 
   // Allocates all memory that a Forward of num_rows rows and the logits of num_logits_rows rows need, so that no step allocates.
   void Reserve(const KernelContext& context, int64_t num_rows, int64_t num_logits_rows);
@@ -58,11 +48,13 @@ class Decoder {
 
   // From now on each Forward keeps the hidden states after these layers, recorded steps included, as ForwardBatch::kept_layers does for
   // one. Call it before Reserve.
-  void AlwaysKeep(const std::vector<int>& layers);
+  void AlwaysKeep(const std::vector<int>& layers) { always_kept_ = layers; }
   // The hidden states [num_rows, hidden_size] of the last Forward after a layer (0: the embedding), before any norm, where the ops run: of
   // a layer that is kept, or of the last one.
   const float* rows(int layer) const;
 
+  // Stores rows of the embedding's table, times `scale`, in out [number of tokens, hidden_size], where the ops run.
+  void Embed(const KernelContext& context, std::span<const int32_t> token_ids, double scale, float* out) const;
   // Keeps these rows of the result alone, in this order (ascending): hidden states and taps; the others are lost.
   void KeepRows(const KernelContext& context, const std::vector<size_t>& rows, ForwardResult* result);
   // Computes the logits [num_rows, vocab_size] of hidden rows (Forward's `hidden`) and stores them on the host.
@@ -79,7 +71,7 @@ class Decoder {
   void TapLogits(const KernelContext& context, const float* tapped, int64_t num_rows, bool normed, float* logits,
                  const Shortlist* shortlist = nullptr);
   // Takes the final norm of hidden states [num_rows, hidden_size] in place, where the ops run.
-  void FinalNorm(const KernelContext& context, float* rows, int64_t num_rows);
+  void FinalNorm(const KernelContext& context, float* rows, int64_t num_rows) const;
   // Takes the final norm of tapped hidden states [num_rows, hidden_size] on the host, in place. Forward's `hidden` stays as it is.
   void NormTapped(const KernelContext& context, float* tapped, int64_t num_rows);
   // Computes the logits [vocab_size] of one tapped hidden state by the final norm and the head.
@@ -91,7 +83,7 @@ class Decoder {
   void PlaceBatch(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t num_rows);
   void FindSegments(const ForwardBatch& batch, size_t group);
   LayerPass BeginPass(const KernelContext& context, const std::vector<int32_t>& positions);
-  void Embed(const LayerPass& pass, const std::vector<int32_t>& token_ids, const std::vector<int32_t>& positions);
+  void BeginStream(const LayerPass& pass, const std::vector<int32_t>& token_ids, const std::vector<int32_t>& positions) const;
   void RunLayer(const LayerPass& pass, KvCache& cache, const ForwardBatch& batch, int64_t layer, ForwardResult* result);
   void Steer(const LayerPass& pass, const ForwardBatch& batch, int64_t layer) const;
   void Tap(const LayerPass& pass, const ForwardBatch& batch, int64_t layer, ForwardResult* result) const;
@@ -110,8 +102,6 @@ class Decoder {
   WorkCounter work_;
   PositionValues positions_;
   Workspace workspace_;
-  std::shared_ptr<EagleDecoder> eagle_;
-  std::shared_ptr<MedusaHeads> medusa_;
   std::vector<int> always_kept_;
   std::map<int, AlignedBuffer> kept_;       // by layer [rows, hidden]
   std::vector<AttentionSegment> segments_;  // those of the current batch and KV group

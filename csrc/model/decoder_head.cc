@@ -13,7 +13,7 @@
 
 namespace llmi {
 
-void Decoder::FinalNorm(const KernelContext& context, float* rows, int64_t num_rows) {
+void Decoder::FinalNorm(const KernelContext& context, float* rows, int64_t num_rows) const {
   if (!spec_.final_norm.present) return;
   Norm(context, RowNorm(spec_.final_norm, weights_.final_norm, rows, rows, num_rows, spec_.hidden_size));
 }

@@ -60,12 +60,8 @@ void EagleDecoder::ReadTarget(const KernelContext& context, const Decoder& targe
     }
     return FromTaps(context, tapped, count, out);
   }
-  const NormSpec& norm = target.spec().final_norm;
-  if (norm.present) {
-    Norm(context, RowNorm(norm, target.weights().final_norm, streams[0], out, count, hidden));
-  } else {
-    CopyThere(context, out, streams[0], FloatBytes(count * hidden));
-  }
+  CopyThere(context, out, streams[0], FloatBytes(count * hidden));
+  target.FinalNorm(context, out, count);
 }
 
 void EagleDecoder::FromTaps(const KernelContext& context, float* tapped, int64_t count, float* out) {
@@ -85,10 +81,12 @@ void EagleDecoder::FromTaps(const KernelContext& context, float* tapped, int64_t
 float* EagleDecoder::Embedded(const KernelContext& context, const Decoder& target, const EagleRows& rows) {
   const int64_t num_rows = rows.num_rows();
   float* embedded = Floats(context, embedded_, num_rows * spec_.hidden_size);
-  const bool own = weights_.model.embedding.num_bytes() > 0;
-  const PackedMatrix& table = own ? weights_.model.embedding : target.weights().embedding;
-  const double scale = own || is_eagle3() ? 1.0 : target.spec().embedding.scale;  // EAGLE-3 is trained on the table's rows as they are
-  Embedding(context, table.view(), rows.token_ids.data(), num_rows, static_cast<float>(scale), embedded);
+  if (weights_.model.embedding.num_bytes() > 0) {
+    Embedding(context, weights_.model.embedding.view(), rows.token_ids.data(), num_rows, 1.0f, embedded);
+  } else {
+    // EAGLE-3 is trained on the table's rows as they are.
+    target.Embed(context, rows.token_ids, is_eagle3() ? 1.0 : target.spec().embedding.scale, embedded);
+  }
   if (is_eagle3()) {
     Norm(context, RowNorm(spec_.layers[0].mlp_norm, weights_.embedding_norm, embedded, embedded, num_rows, spec_.hidden_size));
   }

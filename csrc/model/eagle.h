@@ -132,9 +132,9 @@ struct EagleFile {
   std::vector<std::string> inert;  // tensors that are read in Python, or not needed
 };
 
-// Loads the layer in the format of the target's own. target: keeps the hidden states that the layer reads from now on. Throws
-// Error(kModelFile, kUnsupportedModel) naming the tensor that is missing, is not known or has another shape.
+// Loads the layer in the format of the target's own. Throws Error(kModelFile, kUnsupportedModel) naming the tensor that is missing, is not
+// known or has another shape.
 std::unique_ptr<EagleDecoder> LoadEagle(const KernelContext& context, const EagleFile& file, const ModelFiles& target_files,
-                                        Decoder* target);
+                                        const Decoder& target);
 
 }  // namespace llmi

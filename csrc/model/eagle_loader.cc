@@ -248,16 +248,12 @@ class EagleLoader {
 }  // namespace
 
 std::unique_ptr<EagleDecoder> LoadEagle(const KernelContext& context, const EagleFile& file, const ModelFiles& target_files,
-                                        Decoder* target) {
+                                        const Decoder& target) {
   ModelSpec spec = ParseSpec(file.spec, file.files->path());
-  CheckArgument(spec.num_layers() == 1 && spec.hidden_size == target->spec().hidden_size, "an EAGLE layer has the width of its target");
-  EagleLoader loader(context, *file.files, &spec, file, *target);
+  CheckArgument(spec.num_layers() == 1 && spec.hidden_size == target.spec().hidden_size, "an EAGLE layer has the width of its target");
+  EagleLoader loader(context, *file.files, &spec, file, target);
   EagleWeights weights = loader.Load(file);
-  if (!file.form.taps.empty()) {
-    target->AlwaysKeep(weights.form.taps);
-  } else if (!file.shortlist.empty()) {
-    weights.head = HeadRows(context, file.shortlist, target_files, *target);
-  }
+  if (file.form.taps.empty() && !file.shortlist.empty()) weights.head = HeadRows(context, file.shortlist, target_files, target);
   if (weights.head.num_bytes() > 0) weights.shortlist = file.shortlist;
   return std::make_unique<EagleDecoder>(std::move(spec), std::move(weights));
 }

@@ -38,7 +38,7 @@ class SampleHeads : public HeadSource {
 
 }  // namespace
 
-Drafting::Drafting(const KernelContext& context, Decoder& decoder, KvCache& cache, Scheduler& scheduler, StepCosts& costs,
+Drafting::Drafting(const KernelContext& context, Decoder& decoder, DraftHeads heads, KvCache& cache, Scheduler& scheduler, StepCosts& costs,
                    ActiveRequests& requests, int64_t max_num_batched_tokens)
     : context_(context),
       cache_(cache),
@@ -46,7 +46,7 @@ Drafting::Drafting(const KernelContext& context, Decoder& decoder, KvCache& cach
       requests_(requests),
       vocab_size_(decoder.spec().vocab_size),
       max_num_batched_tokens_(max_num_batched_tokens),
-      heads_(context, decoder, cache),
+      heads_(context, decoder, cache, std::move(heads)),
       hidden_(context, decoder, heads_),
       lengths_(context, scheduler, costs, histories_, heads_.eagle()) {}
 

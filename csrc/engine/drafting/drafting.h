@@ -15,14 +15,15 @@
 #include "engine/drafting/trained_heads.h"
 #include "kernels/ops/context.h"
 #include "model/decoder.h"
+#include "model/draft_heads.h"
 #include "scheduler/scheduler.h"
 
 namespace llmi {
 
 class Drafting {
  public:
-  Drafting(const KernelContext& context, Decoder& decoder, KvCache& cache, Scheduler& scheduler, StepCosts& costs, ActiveRequests& requests,
-           int64_t max_num_batched_tokens);
+  Drafting(const KernelContext& context, Decoder& decoder, DraftHeads heads, KvCache& cache, Scheduler& scheduler, StepCosts& costs,
+           ActiveRequests& requests, int64_t max_num_batched_tokens);
 
   // Call it before a step is scheduled. Proposes for sequences whose drafts are accepted and rejected (Sample::judges_drafts). Each token
   // of such a sequence has one draft, and the whole draft goes into the step that computes the token. That may be a later step than the

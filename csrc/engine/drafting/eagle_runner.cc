@@ -24,8 +24,8 @@ Sample& SampleOf(const HeadTree& tree) { return static_cast<SampleHeadState*>(tr
 
 void EagleRunner::ReadRows(const std::function<const float*(int layer)>& rows_of, int64_t count, float* to) {
   std::vector<const float*> streams;
-  for (const int layer : decoder_.eagle()->TargetLayers(decoder_)) streams.push_back(rows_of(layer));
-  decoder_.eagle()->ReadTarget(context_, decoder_, streams, count, to);
+  for (const int layer : TargetLayers()) streams.push_back(rows_of(layer));
+  layer_->ReadTarget(context_, decoder_, streams, count, to);
 }
 
 void EagleRunner::ReadLog(const HiddenLog& log, int64_t position, int64_t count, float* to) {
@@ -57,7 +57,7 @@ void EagleRunner::Store(const LaunchedStep& step, size_t piece) {
       const int64_t row = step.piece_rows[piece] + first - 1 + num_held - begin;
       ReadRows([&](int layer) { return decoder_.rows(layer) + row * hidden; }, num_read, inputs + num_held * hidden);
     }
-    decoder_.eagle()->Forward(context_, decoder_, View(), rows);
+    layer_->Forward(context_, decoder_, View(), rows);
     cache_.CommitDraft(&kv, end);
   }
   log.DropBefore(HiddenReader::kLayer, end - 1);
@@ -119,14 +119,14 @@ void EagleRunner::Propose(std::span<Seat> seats, std::span<const TreeNode> tree)
   const double start = NowSeconds();
   std::vector<HeadTree> trees = Begin(seats, tree);
   if (trees.empty()) return;
-  GrowTrees(context_, *this, decoder_.eagle()->weights().shortlist, decoder_.spec().vocab_size, &trees);
+  GrowTrees(context_, *this, layer_->weights().shortlist, decoder_.spec().vocab_size, &trees);
   work_.seconds += NowSeconds() - start;
 }
 
 double EagleRunner::Share() const {
   const ModelWeights& model = decoder_.weights();
   const uint64_t head_bytes = model.head.num_bytes() > 0 ? model.head.num_bytes() : model.embedding.num_bytes();
-  const EagleWeights& own = decoder_.eagle()->weights();
+  const EagleWeights& own = layer_->weights();
   const uint64_t read = own.num_bytes() + (own.head.num_bytes() > 0 ? 0 : head_bytes);
   return static_cast<double>(read) / static_cast<double>(std::max<uint64_t>(1, model.num_step_bytes()));
 }
@@ -138,7 +138,7 @@ std::vector<std::span<const float>> EagleRunner::Behind(const std::vector<HeadTr
     RunNodes(trees, front);
   }
   work_.rows.push_back(static_cast<int64_t>(front.size()));
-  decoder_.eagle()->Logits(context_, decoder_, outputs_, static_cast<int64_t>(front.size()), &logits_);
+  layer_->Logits(context_, decoder_, outputs_, static_cast<int64_t>(front.size()), &logits_);
   const size_t num_choices = logits_.size() / front.size();
   std::vector<std::span<const float>> logits;
   for (size_t f = 0; f < front.size(); ++f) logits.push_back(std::span(logits_).subspan(f * num_choices, num_choices));
@@ -164,7 +164,7 @@ void EagleRunner::RunRoots(const std::vector<HeadTree>& trees) {
     ReadLog(sample.drafting.hidden(), FirstSlot(sample) - 1, count, inputs);
     inputs += count * hidden;
   }
-  outputs_ = decoder_.eagle()->Forward(context_, decoder_, View(), rows);
+  outputs_ = layer_->Forward(context_, decoder_, View(), rows);
   for (const HeadTree& tree : trees) {
     Sample& sample = SampleOf(tree);
     const auto end = static_cast<int64_t>(sample.tokens.size());
@@ -184,7 +184,7 @@ void EagleRunner::RunNodes(const std::vector<HeadTree>& trees, const std::vector
   EagleRows rows;
   rows.hidden = inputs;
   AddNodes(trees, front, &rows);
-  outputs_ = decoder_.eagle()->Forward(context_, decoder_, View(), rows);
+  outputs_ = layer_->Forward(context_, decoder_, View(), rows);
 }
 
 // Adds the rows of these nodes; those of one sequence follow each other. A node of the draft is stored behind the last token by its place.

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -31,10 +32,11 @@ struct HeadWork {
 
 class EagleRunner : public TrainedHead, private HeadLogits {
  public:
-  EagleRunner(const KernelContext& context, Decoder& decoder, KvCache& cache) : context_(context), decoder_(decoder), cache_(cache) {}
+  EagleRunner(const KernelContext& context, Decoder& decoder, KvCache& cache, std::unique_ptr<EagleDecoder> layer)
+      : context_(context), decoder_(decoder), cache_(cache), layer_(std::move(layer)) {}
 
-  // Whether this request's drafts come from the layer.
-  static bool Serves(const Request& request) { return request.speculation && request.speculation->drafter->traits().needs_layer; }
+  // The layers of the target whose hidden states it reads.
+  std::vector<int> TargetLayers() const { return layer_->TargetLayers(decoder_); }
   // Stores the rows of a piece whose hidden states the log does not have yet, and those before that wait in it, if they are many.
   void Store(const LaunchedStep& step, size_t piece);
   void Propose(std::span<Seat> seats, std::span<const TreeNode> tree) override;
@@ -67,6 +69,7 @@ class EagleRunner : public TrainedHead, private HeadLogits {
   const KernelContext& context_;
   Decoder& decoder_;
   KvCache& cache_;
+  const std::unique_ptr<EagleDecoder> layer_;
   AlignedBuffer inputs_;
   const float* outputs_ = nullptr;  // of the rows that were run last
   std::vector<float> logits_;

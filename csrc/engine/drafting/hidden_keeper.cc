@@ -18,7 +18,7 @@ void HiddenKeeper::AddReaders(Sample& sample) {
   HiddenLog& log = sample.drafting.hidden();
   if (!drafter.hidden_layers.empty()) log.AddReader(HiddenReader::kRows, drafter.hidden_layers);
   if (drafter.needs_layer && heads_.eagle() != nullptr) {
-    log.AddReader(HiddenReader::kLayer, decoder_.eagle()->TargetLayers(decoder_));
+    log.AddReader(HiddenReader::kLayer, heads_.eagle()->TargetLayers());
   }
   if (drafter.needs_last_row && heads_.medusa() != nullptr) {
     log.AddReader(HiddenReader::kLastRow, {static_cast<int>(decoder_.spec().num_layers())});

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "kernels/dispatch/transfer.h"
-#include "model/medusa.h"
 #include "model/workspace.h"
 
 namespace llmi {
@@ -18,11 +17,11 @@ void MedusaRunner::Propose(std::span<Seat> seats, std::span<const TreeNode> tree
     const auto last = static_cast<int64_t>(seat.text.token_ids.size()) - 2;  // the last token has no row yet
     if (seat.budget.max_depth < 1 || log.end() != last + 1) continue;
     CopyThere(context_, rows + static_cast<int64_t>(trees.size()) * hidden, log.Row(num_layers, last), FloatBytes(hidden));
-    trees.emplace_back(&seat, tree, std::min(seat.budget.max_depth, decoder_.medusa()->num_heads()));
+    trees.emplace_back(&seat, tree, std::min(seat.budget.max_depth, heads_->num_heads()));
   }
   if (trees.empty()) return;
   decoder_.FinalNorm(context_, rows, static_cast<int64_t>(trees.size()));
-  GrowTrees(context_, *this, decoder_.medusa()->shortlist(), decoder_.spec().vocab_size, &trees);
+  GrowTrees(context_, *this, heads_->shortlist(), decoder_.spec().vocab_size, &trees);
 }
 
 std::vector<std::span<const float>> MedusaRunner::Behind(const std::vector<HeadTree>& trees, const std::vector<TreeFront>& front) {
@@ -33,7 +32,7 @@ std::vector<std::span<const float>> MedusaRunner::Behind(const std::vector<HeadT
   }
   const HeadTree& first = trees[front[0].tree];
   const int64_t depth = front[0].node < 0 ? 0 : first.depths[static_cast<size_t>(first.places[static_cast<size_t>(front[0].node)])];
-  decoder_.medusa()->Logits(context_, decoder_, rows, depth, &logits_);
+  heads_->Logits(context_, decoder_, rows, depth, &logits_);
   const size_t num_choices = logits_.size() / rows.size();
   std::vector<std::span<const float>> logits;
   size_t num_begun = 0;

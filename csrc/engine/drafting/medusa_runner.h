@@ -5,20 +5,24 @@
 // are functions of the request alone.
 #pragma once
 
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/drafting/head_tree.h"
 #include "engine/drafting/sample_heads.h"
 #include "kernels/ops/context.h"
 #include "model/decoder.h"
+#include "model/medusa.h"
 #include "speculative/trained_head.h"
 
 namespace llmi {
 
 class MedusaRunner : public TrainedHead, private HeadLogits {
  public:
-  MedusaRunner(const KernelContext& context, Decoder& decoder) : context_(context), decoder_(decoder) {}
+  MedusaRunner(const KernelContext& context, Decoder& decoder, std::unique_ptr<MedusaHeads> heads)
+      : context_(context), decoder_(decoder), heads_(std::move(heads)) {}
 
   // The heads do not see what was drafted before a token, so all nodes of one depth choose among the same logits.
   void Propose(std::span<Seat> seats, std::span<const TreeNode> tree) override;
@@ -28,6 +32,7 @@ class MedusaRunner : public TrainedHead, private HeadLogits {
 
   const KernelContext& context_;
   Decoder& decoder_;
+  const std::unique_ptr<MedusaHeads> heads_;
   AlignedBuffer rows_;  // by tree [hidden_size], as the target's head reads them
   std::vector<float> logits_;
 };

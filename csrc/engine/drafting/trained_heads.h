@@ -1,22 +1,28 @@
 // The engine's parts of the drafters that were loaded with the model. Engine thread only.
 #pragma once
 
+#include <optional>
+#include <utility>
+
 #include "cache/kv_cache.h"
 #include "engine/drafting/eagle_runner.h"
 #include "engine/drafting/medusa_runner.h"
 #include "kernels/ops/context.h"
 #include "model/decoder.h"
+#include "model/draft_heads.h"
 
 namespace llmi {
 
 class TrainedHeads {
  public:
-  TrainedHeads(const KernelContext& context, Decoder& decoder, KvCache& cache)
-      : decoder_(decoder), context_(OfDrafts(context)), eagle_(context_, decoder, cache), medusa_(context_, decoder) {}
+  TrainedHeads(const KernelContext& context, Decoder& decoder, KvCache& cache, DraftHeads heads) : context_(OfDrafts(context)) {
+    if (heads.eagle != nullptr) eagle_.emplace(context_, decoder, cache, std::move(heads.eagle));
+    if (heads.medusa != nullptr) medusa_.emplace(context_, decoder, std::move(heads.medusa));
+  }
 
   // Null: the model was loaded without.
-  EagleRunner* eagle() { return decoder_.eagle() == nullptr ? nullptr : &eagle_; }
-  MedusaRunner* medusa() { return decoder_.medusa() == nullptr ? nullptr : &medusa_; }
+  EagleRunner* eagle() { return eagle_ ? &*eagle_ : nullptr; }
+  MedusaRunner* medusa() { return medusa_ ? &*medusa_ : nullptr; }
 
  private:
   // Heads only propose, and each step waits for them: they read one-byte codes whatever the target reads, as draft models do.
@@ -25,10 +31,9 @@ class TrainedHeads {
     return context;
   }
 
-  const Decoder& decoder_;
   const KernelContext context_;
-  EagleRunner eagle_;
-  MedusaRunner medusa_;
+  std::optional<EagleRunner> eagle_;
+  std::optional<MedusaRunner> medusa_;
 };
 
 }  // namespace llmi
