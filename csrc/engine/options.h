@@ -93,12 +93,11 @@ void VisitOptions(Options& options, const Visit& visit) {
   visit("eagle_spec", options.eagle.spec);
   visit("eagle_shortlist", options.eagle.shortlist);
   visit("eagle_taps", options.eagle.form.taps);
-  visit("eagle_norm_before_residual", options.eagle.form.norm_before_residual);
   visit("eagle_norm_output", options.eagle.form.norm_output);
   visit("eagle_tap_norms", options.eagle.tap_norms);
   visit("eagle_head", options.eagle.head);
   visit("eagle_embedding_norm", options.eagle.embedding_norm);
-  visit("eagle_hidden_norm", options.eagle.hidden_norm);
+  visit("eagle_stream_norm", options.eagle.stream_norm);
   visit("eagle_inert", options.eagle.inert);
   visit("medusa_files", options.medusa.files);
   visit("medusa_blocks", options.medusa.blocks);

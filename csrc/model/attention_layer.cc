@@ -7,26 +7,26 @@
 namespace llmi {
 namespace {
 
-// Places in a row of Workspace::projected: query heads, key heads, value heads, gate.
-struct Projected {
-  float* queries;
-  float* keys;
-  float* values;
-  float* gate;
-  int64_t stride;
-};
-
-Projected Places(const LayerPass& pass, const AttentionSpec& attention) {
+ProjectedHeads Places(const LayerPass& pass, const AttentionSpec& attention, HeadKinds kinds) {
   const int64_t head_dim = pass.spec.padded_head_dim();
-  const int64_t stride = ProjectedSize(pass.spec, attention);
-  float* queries = Floats(pass.context, pass.workspace.projected, pass.num_rows * stride);
-  float* keys = queries + pass.spec.num_heads * head_dim;
-  float* values = keys + pass.spec.num_kv_heads * head_dim;
-  return {queries, keys, values, values + pass.spec.num_kv_heads * head_dim, stride};
+  const int64_t num_queries = kinds == HeadKinds::kKeysAndValues ? 0 : pass.spec.num_heads;
+  const int64_t num_keys = kinds == HeadKinds::kQueries ? 0 : pass.spec.num_kv_heads;
+  const int64_t num_heads = num_queries + 2 * num_keys;
+  const int64_t stride = num_heads * head_dim + (num_queries > 0 ? GateSize(pass.spec, attention) : 0);
+  float* heads = Floats(pass.context, pass.workspace.projected, pass.num_rows * stride);
+  float* keys = heads + num_queries * head_dim;
+  return {num_queries, num_keys, heads, keys, keys + num_keys * head_dim, heads + num_heads * head_dim, stride};
+}
+
+std::vector<LinearPart> HeadParts(HeadKinds kinds, const LinearWeights& query, const LinearWeights& key, const LinearWeights& value,
+                                  const LinearWeights* gate) {
+  if (kinds == HeadKinds::kKeysAndValues) return PartsOf({&key, &value});
+  if (kinds == HeadKinds::kQueries) return gate == nullptr ? PartsOf({&query}) : PartsOf({&query, gate});
+  return gate == nullptr ? PartsOf({&query, &key, &value}) : PartsOf({&query, &key, &value, gate});
 }
 
 void NormHeads(const LayerPass& pass, const HeadNormsSpec& norms, const PlacedNorm& norm, float* heads, int64_t num_heads, int64_t stride) {
-  if (!norm.spec.present) return;
+  if (!norm.spec.present || num_heads == 0) return;
   const bool by_head = norms.span == HeadNormSpan::kHead;
   NormArgs args =
       RowNorm(norm.spec, norm.weights, heads, heads, pass.num_rows, by_head ? pass.spec.head_dim : num_heads * pass.spec.head_dim);
@@ -39,88 +39,10 @@ void NormHeads(const LayerPass& pass, const HeadNormsSpec& norms, const PlacedNo
 }
 
 // Norms of query and key heads, before or after the rotation.
-void NormQueriesAndKeys(const LayerPass& pass, const AttentionSpec& attention, const LayerWeights& weights, const Projected& row) {
+void NormQueriesAndKeys(const LayerPass& pass, const AttentionSpec& attention, const LayerWeights& weights, const ProjectedHeads& heads) {
   const HeadNormsSpec& norms = attention.norms;
-  NormHeads(pass, norms, {norms.query, weights.query_norm}, row.queries, pass.spec.num_heads, row.stride);
-  NormHeads(pass, norms, {norms.key, weights.key_norm}, row.keys, pass.spec.num_kv_heads, row.stride);
-}
-
-// Queries, keys, values and gates of a layer; queries and keys normed and rotated.
-Projected Project(const LayerPass& pass, int64_t layer, const LayerWeights& weights, float* normed_at) {
-  const LayerSpec& spec = pass.spec.layers[static_cast<size_t>(layer)];
-  const AttentionSpec& attention = spec.attention;
-  const Projected row = Places(pass, attention);
-  const bool gated = attention.gate_kind != GateKind::kNone;
-  const PackedMatrix& gate = gated ? weights.attention_gate.matrix : weights.query.matrix;
-  const LinearInput input = MakeInput(
-      pass.context, pass.num_rows, {&weights.query.matrix, &weights.key.matrix, &weights.value.matrix, &gate}, true, pass.workspace.forms);
-  const float* x = NormedInput(pass.context, {spec.attention_norm, weights.attention_norm}, pass.x, normed_at, pass.num_rows,
-                               pass.spec.hidden_size, input);
-  const std::vector<LinearPart> parts = gated ? PartsOf({&weights.query, &weights.key, &weights.value, &weights.attention_gate})
-                                              : PartsOf({&weights.query, &weights.key, &weights.value});
-  Linear(pass.context, ArgsOf(parts, x, input, pass.num_rows, row.queries, row.stride, false));
-  if (attention.clip > 0) {
-    const int64_t num_heads = pass.spec.num_heads + 2 * pass.spec.num_kv_heads;
-    ClipRows(pass.context, row.queries, row.stride, pass.num_rows, num_heads * pass.spec.padded_head_dim(),
-             static_cast<float>(attention.clip));
-  }
-  if (!attention.norms.after_rope) NormQueriesAndKeys(pass, attention, weights, row);
-  if (attention.rope >= 0) {
-    // Query and key heads are next to each other, so one call rotates both.
-    Rope(pass.context, {.x = row.queries,
-                        .x_stride = row.stride,
-                        .num_rows = pass.num_rows,
-                        .num_heads = pass.spec.num_heads + pass.spec.num_kv_heads,
-                        .head_dim = pass.spec.head_dim,
-                        .head_stride = pass.spec.padded_head_dim(),
-                        .rotary_dim = pass.positions.rotary_dim(attention.rope),
-                        .cosine = pass.positions.cosine(attention.rope),
-                        .sine = pass.positions.sine(attention.rope)});
-  }
-  if (attention.norms.after_rope) NormQueriesAndKeys(pass, attention, weights, row);
-  if (const float* factors = pass.positions.query_factors(layer); factors != nullptr) {
-    ScaleRows(pass.context, row.queries, row.stride, pass.num_rows, pass.spec.num_heads * pass.spec.padded_head_dim(), factors);
-  }
-  return row;
-}
-
-// Writes keys and values into the cache and attends. Returns the rows [num_rows, num_heads * padded_head_dim].
-float* Attend(const LayerPass& pass, int64_t layer, const LayerWeights& weights, const Projected& row, const LayerCache& cache,
-              ForwardResult* result) {
-  const AttentionSpec& attention = pass.spec.layers[static_cast<size_t>(layer)].attention;
-  const int64_t width = pass.spec.num_heads * pass.spec.padded_head_dim();
-  float* attended = Floats(pass.context, pass.workspace.attended, pass.num_rows * width);
-  const KvWriteArgs written = {
-      .kv = cache.kv, .segments = cache.segments, .num_segments = cache.num_segments, .k = row.keys, .v = row.values, .stride = row.stride};
-  const AttentionArgs args = {.kv = cache.kv,
-                              .segments = cache.segments,
-                              .num_segments = cache.num_segments,
-                              .positions = cache.batch.positions.data(),
-                              .q = row.queries,
-                              .q_stride = row.stride,
-                              .num_heads = pass.spec.num_heads,
-                              .scale = static_cast<float>(attention.scale),
-                              .soft_cap = static_cast<float>(attention.soft_cap),
-                              .window = attention.window,
-                              .sinks = weights.sinks.data(),
-                              .linear_biases = weights.linear_biases.data(),
-                              .out = attended,
-                              .out_stride = width};
-  WriteAndAttend(pass.context, written, args);
-  for (size_t i = 0; i < cache.batch.attention_layers.size(); ++i) {
-    if (cache.batch.attention_layers[i] != layer + 1) continue;
-    result->attention[i] = WantedWeights(pass.context, args, pass.num_rows, cache.batch.wanted_rows);
-  }
-  if (attention.gate_kind != GateKind::kNone) {
-    Gate(pass.context, {.x = attended,
-                        .gate = row.gate,
-                        .gate_stride = row.stride,
-                        .per_head = attention.gate_kind == GateKind::kHead,
-                        .num_rows = pass.num_rows,
-                        .num_heads = pass.spec.num_heads,
-                        .head_dim = pass.spec.padded_head_dim()});
-  }
-  return attended;
+  NormHeads(pass, norms, {norms.query, weights.query_norm}, heads.queries, heads.num_queries, heads.stride);
+  NormHeads(pass, norms, {norms.key, weights.key_norm}, heads.keys, heads.num_keys, heads.stride);
 }
 
 // The heads without their padding.
@@ -134,11 +56,85 @@ float* Packed(const LayerPass& pass, float* attended) {
 
 }  // namespace
 
-void AttentionLayer(const LayerPass& pass, int64_t layer, const LayerWeights& weights, float* normed_at, const LayerCache& cache,
-                    ForwardResult* result) {
+ProjectedHeads ProjectHeads(const LayerPass& pass, int64_t layer, const LayerWeights& weights, float* normed_at, HeadKinds kinds,
+                            const SideInput* side) {
   const LayerSpec& spec = pass.spec.layers[static_cast<size_t>(layer)];
-  const Projected row = Project(pass, layer, weights, normed_at);
-  float* values = Packed(pass, Attend(pass, layer, weights, row, cache, result));
+  const AttentionSpec& attention = spec.attention;
+  const ProjectedHeads heads = Places(pass, attention, kinds);
+  const LinearWeights* gate = attention.gate_kind == GateKind::kNone ? nullptr : &weights.attention_gate;
+  const PackedMatrix& last = gate == nullptr ? weights.query.matrix : gate->matrix;
+  const LinearInput input = MakeInput(
+      pass.context, pass.num_rows, {&weights.query.matrix, &weights.key.matrix, &weights.value.matrix, &last}, true, pass.workspace.forms);
+  const float* x = NormedInput(pass.context, {spec.attention_norm, weights.attention_norm}, pass.x, normed_at, pass.num_rows,
+                               pass.spec.hidden_size, input);
+  Linear(pass.context, ArgsOf(HeadParts(kinds, weights.query, weights.key, weights.value, gate), x, input, pass.num_rows, heads.queries,
+                              heads.stride, false));
+  if (side != nullptr) {
+    const LinearInput beside =
+        MakeInput(pass.context, pass.num_rows, {&side->query.matrix, &side->key.matrix, &side->value.matrix}, true, pass.workspace.forms);
+    ConvertInput(pass.context, side->rows, pass.num_rows, pass.spec.hidden_size, beside);
+    Linear(pass.context, ArgsOf(HeadParts(kinds, side->query, side->key, side->value, nullptr), side->rows, beside, pass.num_rows,
+                                heads.queries, heads.stride, true));
+  }
+  if (attention.clip > 0) {
+    ClipRows(pass.context, heads.queries, heads.stride, pass.num_rows,
+             (heads.num_queries + 2 * heads.num_keys) * pass.spec.padded_head_dim(), static_cast<float>(attention.clip));
+  }
+  if (!attention.norms.after_rope) NormQueriesAndKeys(pass, attention, weights, heads);
+  if (attention.rope >= 0) {
+    // Query and key heads are next to each other, so one call rotates both.
+    Rope(pass.context, {.x = heads.queries,
+                        .x_stride = heads.stride,
+                        .num_rows = pass.num_rows,
+                        .num_heads = heads.num_queries + heads.num_keys,
+                        .head_dim = pass.spec.head_dim,
+                        .head_stride = pass.spec.padded_head_dim(),
+                        .rotary_dim = pass.positions.rotary_dim(attention.rope),
+                        .cosine = pass.positions.cosine(attention.rope),
+                        .sine = pass.positions.sine(attention.rope)});
+  }
+  if (attention.norms.after_rope) NormQueriesAndKeys(pass, attention, weights, heads);
+  if (const float* factors = pass.positions.query_factors(layer); factors != nullptr && heads.num_queries > 0) {
+    ScaleRows(pass.context, heads.queries, heads.stride, pass.num_rows, heads.num_queries * pass.spec.padded_head_dim(), factors);
+  }
+  return heads;
+}
+
+float* Attended(const LayerPass& pass) {
+  return Floats(pass.context, pass.workspace.attended, pass.num_rows * pass.spec.num_heads * pass.spec.padded_head_dim());
+}
+
+AttentionArgs AttentionOf(const LayerPass& pass, int64_t layer, const LayerWeights& weights, const ProjectedHeads& heads, const KvView& kv,
+                          float* out) {
+  const AttentionSpec& attention = pass.spec.layers[static_cast<size_t>(layer)].attention;
+  return {.kv = kv,
+          .segments = nullptr,
+          .num_segments = 0,
+          .positions = nullptr,
+          .q = heads.queries,
+          .q_stride = heads.stride,
+          .num_heads = pass.spec.num_heads,
+          .scale = static_cast<float>(attention.scale),
+          .soft_cap = static_cast<float>(attention.soft_cap),
+          .window = attention.window,
+          .sinks = weights.sinks.data(),
+          .linear_biases = weights.linear_biases.data(),
+          .out = out,
+          .out_stride = pass.spec.num_heads * pass.spec.padded_head_dim()};
+}
+
+void AddAttention(const LayerPass& pass, int64_t layer, const LayerWeights& weights, const ProjectedHeads& heads, float* attended) {
+  const LayerSpec& spec = pass.spec.layers[static_cast<size_t>(layer)];
+  if (spec.attention.gate_kind != GateKind::kNone) {
+    Gate(pass.context, {.x = attended,
+                        .gate = heads.gate,
+                        .gate_stride = heads.stride,
+                        .per_head = spec.attention.gate_kind == GateKind::kHead,
+                        .num_rows = pass.num_rows,
+                        .num_heads = pass.spec.num_heads,
+                        .head_dim = pass.spec.padded_head_dim()});
+  }
+  float* values = Packed(pass, attended);
   const LinearInput input = MakeInput(pass.context, pass.num_rows, {&weights.attention_output.matrix}, false, pass.workspace.forms);
   const PlacedNorm norm{spec.attention.output_norm, weights.attention_output_norm};
   NormedInput(pass.context, norm, values, values, pass.num_rows, pass.spec.num_heads * pass.spec.head_dim, input);
@@ -148,6 +144,28 @@ void AttentionLayer(const LayerPass& pass, int64_t layer, const LayerWeights& we
                      .input = input,
                      .norm = {spec.post_attention_norm, weights.post_attention_norm},
                      .residual_scale = spec.residual_scale});
+}
+
+void AttentionLayer(const LayerPass& pass, int64_t layer, const LayerWeights& weights, float* normed_at, const LayerCache& cache,
+                    ForwardResult* result) {
+  const ProjectedHeads heads = ProjectHeads(pass, layer, weights, normed_at, HeadKinds::kAll);
+  float* attended = Attended(pass);
+  AttentionArgs args = AttentionOf(pass, layer, weights, heads, cache.kv, attended);
+  args.segments = cache.segments;
+  args.num_segments = cache.num_segments;
+  args.positions = cache.batch.positions.data();
+  const KvWriteArgs written = {.kv = cache.kv,
+                               .segments = cache.segments,
+                               .num_segments = cache.num_segments,
+                               .k = heads.keys,
+                               .v = heads.values,
+                               .stride = heads.stride};
+  WriteAndAttend(pass.context, written, args);
+  for (size_t i = 0; i < cache.batch.attention_layers.size(); ++i) {
+    if (cache.batch.attention_layers[i] != layer + 1) continue;
+    result->attention[i] = WantedWeights(pass.context, args, pass.num_rows, cache.batch.wanted_rows);
+  }
+  AddAttention(pass, layer, weights, heads, attended);
 }
 
 }  // namespace llmi

@@ -18,8 +18,41 @@ struct LayerCache {
   const ForwardBatch& batch;
 };
 
-// Adds the attention of layer `layer` to the residual stream. norm: of the layer's input, stored in `normed_at`, one of the pass's buffers.
-// Stores the attention weights that the batch wants in *result.
+// The heads of a layer that are computed of each row.
+enum class HeadKinds : uint8_t { kAll, kQueries, kKeysAndValues };  // gates go with queries
+
+// Rows beside those of the residual stream that a layer's projections read by matrices of their own; what they make of them is added.
+struct SideInput {
+  const float* rows;  // [num_rows, hidden]
+  const LinearWeights& query;
+  const LinearWeights& key;
+  const LinearWeights& value;
+};
+
+// What projections have made of each row: heads side by side, and gates behind them.
+struct ProjectedHeads {
+  int64_t num_queries, num_keys;  // heads; 0: they are not computed
+  float* queries;
+  float* keys;
+  float* values;
+  float* gate;
+  int64_t stride;
+};
+
+// Queries and keys are normed and rotated. They read the norm of the residual stream, which is stored in `normed_at`, one of the pass's
+// buffers. side: null: they read nothing else. The result lies in the pass's workspace until the next call.
+ProjectedHeads ProjectHeads(const LayerPass& pass, int64_t layer, const LayerWeights& weights, float* normed_at, HeadKinds kinds,
+                            const SideInput* side = nullptr);
+// The arguments of the layer's attention but for segments and positions, which differ for who runs it. out [num_rows, heads].
+AttentionArgs AttentionOf(const LayerPass& pass, int64_t layer, const LayerWeights& weights, const ProjectedHeads& heads, const KvView& kv,
+                          float* out);
+// Where attention stores its rows [num_rows, num_heads * padded_head_dim], in the pass's workspace.
+float* Attended(const LayerPass& pass);
+// Adds what the output projection makes of gated attended rows to the residual stream.
+void AddAttention(const LayerPass& pass, int64_t layer, const LayerWeights& weights, const ProjectedHeads& heads, float* attended);
+
+// Adds the attention of layer `layer` to the residual stream. normed_at: as for ProjectHeads. Stores the attention weights that the batch
+// wants in *result.
 void AttentionLayer(const LayerPass& pass, int64_t layer, const LayerWeights& weights, float* normed_at, const LayerCache& cache,
                     ForwardResult* result);
 

@@ -76,22 +76,6 @@ void Decoder::PlaceBatch(const KernelContext& context, KvCache& cache, const For
   }
 }
 
-// Finds the buffers, and computes what depends on positions alone.
-LayerPass Decoder::BeginPass(const KernelContext& context, const std::vector<int32_t>& positions) {
-  const auto num_rows = static_cast<int64_t>(positions.size());
-  const int64_t count = num_rows * spec_.hidden_size;
-  const bool keeps = std::ranges::any_of(spec_.layers, [](const LayerSpec& layer) { return layer.order == LayerOrder::kParallel; });
-  positions_.Compute(context, positions, workspace_.position_values);
-  return {.context = context,
-          .spec = spec_,
-          .positions = positions_,
-          .workspace = workspace_,
-          .num_rows = num_rows,
-          .x = Floats(context, workspace_.stream, count),
-          .normed = Floats(context, workspace_.normed, count),
-          .kept = keeps ? Floats(context, workspace_.kept, count) : nullptr};
-}
-
 void Decoder::Embed(const KernelContext& context, std::span<const int32_t> token_ids, double scale, float* out) const {
   Embedding(context, weights_.embedding.view(), token_ids.data(), static_cast<int64_t>(token_ids.size()), static_cast<float>(scale), out);
 }
@@ -212,7 +196,8 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
     token_ids.resize(static_cast<size_t>(ReplayedRows(batch.num_rows())), 0);
     positions.resize(token_ids.size(), 0);
   }
-  const LayerPass pass = BeginPass(context, positions);
+  float* stream = Floats(context, workspace_.stream, static_cast<int64_t>(positions.size()) * spec_.hidden_size);
+  const LayerPass pass = BeginPass(context, spec_, positions, positions_, workspace_, stream);
   if (context.device != nullptr) PlaceBatch(context, cache, batch, pass.num_rows);
   BeginStream(pass, token_ids, positions);
   result.taps.resize(batch.tap_layers.size());

@@ -82,7 +82,6 @@ class Decoder {
   bool AlwaysKeeps(int layer) const;
   void PlaceBatch(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t num_rows);
   void FindSegments(const ForwardBatch& batch, size_t group);
-  LayerPass BeginPass(const KernelContext& context, const std::vector<int32_t>& positions);
   void BeginStream(const LayerPass& pass, const std::vector<int32_t>& token_ids, const std::vector<int32_t>& positions) const;
   void RunLayer(const LayerPass& pass, KvCache& cache, const ForwardBatch& batch, int64_t layer, ForwardResult* result);
   void Steer(const LayerPass& pass, const ForwardBatch& batch, int64_t layer) const;

@@ -5,11 +5,7 @@
 #include "kernels/dispatch/transfer.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/linear.h"
-#include "kernels/ops/rope.h"
-#include "kernels/ops/row_ops.h"
-#include "kernels/ops/vocab.h"
 #include "model/drafter_tensors.h"
-#include "model/layer_pass.h"
 #include "model/mlp_layer.h"
 
 namespace llmi {
@@ -75,7 +71,7 @@ void EagleDecoder::FromTaps(const KernelContext& context, float* tapped, int64_t
     args.own_weights = true;
     Norm(context, args);
   }
-  Add(context, {&weights_.from_taps}, tapped, count, out, hidden, false);
+  Add(context, weights_.from_taps, tapped, count, out, false);
 }
 
 float* EagleDecoder::Embedded(const KernelContext& context, const Decoder& target, const EagleRows& rows) {
@@ -93,172 +89,102 @@ float* EagleDecoder::Embedded(const KernelContext& context, const Decoder& targe
   return embedded;
 }
 
-// EAGLE-1: the stream begins with fc([embedding; hidden]), which attention
-// reads as it is. EAGLE-3: with the hidden row, which it reads normed.
+// EAGLE-1: the stream begins with fc([embedding; hidden row]). EAGLE-3: with the hidden row.
 void EagleDecoder::Fuse(const KernelContext& context, const Decoder& target, const EagleRows& rows) {
   const int64_t hidden = spec_.hidden_size;
   const int64_t num_rows = rows.num_rows();
   const float* embedded = Embedded(context, target, rows);
   float* begun = Floats(context, begun_, num_rows * hidden);
-  float* read = Floats(context, read_, num_rows * hidden);
-  if (is_eagle3()) {
-    Norm(context, RowNorm(spec_.layers[0].mlp_norm, weights_.hidden_norm, rows.hidden, read, num_rows, hidden));
-    CopyThere(context, begun, weights_.form.norm_before_residual ? read : rows.hidden, FloatBytes(num_rows * hidden));
-    return;
+  if (!is_eagle3()) {
+    Add(context, weights_.from_embedding, embedded, num_rows, begun, false);
+    Add(context, weights_.from_hidden, rows.hidden, num_rows, begun, true);
+  } else if (!weights_.stream_norm.weight.empty()) {
+    Norm(context, RowNorm(spec_.layers[0].mlp_norm, weights_.stream_norm, rows.hidden, begun, num_rows, hidden));
+  } else {
+    CopyThere(context, begun, rows.hidden, FloatBytes(num_rows * hidden));
   }
-  Add(context, {&weights_.from_embedding}, embedded, num_rows, begun, hidden, false);
-  Add(context, {&weights_.from_hidden}, rows.hidden, num_rows, begun, hidden, true);
-  CopyThere(context, read, begun, FloatBytes(num_rows * hidden));
 }
 
-// out [num_rows, stride] = or += the layers of x, side by side.
-void EagleDecoder::Add(const KernelContext& context, Layers layers, const float* x, int64_t num_rows, float* out, int64_t stride,
+// out [num_rows, hidden] = or += the layer of x.
+void EagleDecoder::Add(const KernelContext& context, const LinearWeights& layer, const float* x, int64_t num_rows, float* out,
                        bool accumulate) {
-  const PackedMatrix* first = &(*layers.begin())->matrix;
-  const PackedMatrix* last = &(*(layers.end() - 1))->matrix;
-  const LinearInput input = MakeInput(context, num_rows, {first, last}, true, workspace_.forms);
-  ConvertInput(context, x, num_rows, first->view().num_cols, input);
-  Linear(context, ArgsOf(PartsOf(layers), x, input, num_rows, out, stride, accumulate));
+  const LinearInput input = MakeInput(context, num_rows, {&layer.matrix}, true, workspace_.forms);
+  ConvertInput(context, x, num_rows, layer.matrix.view().num_cols, input);
+  Linear(context, ArgsOf(PartsOf({&layer}), x, input, num_rows, out, spec_.hidden_size, accumulate));
 }
 
-void EagleDecoder::Project(const KernelContext& context, Layers layers, Layers embedding_layers, const EagleInputs& inputs,
-                           int64_t num_rows, float* out) {
-  int64_t width = 0;
-  for (const LinearWeights* layer : layers) width += layer->matrix.view().num_rows;
-  Add(context, layers, inputs.hidden, num_rows, out, width, false);
-  if (is_eagle3()) Add(context, embedding_layers, inputs.embedded, num_rows, out, width, true);
+ProjectedHeads EagleDecoder::Project(const LayerPass& pass, HeadKinds kinds, const AlignedBuffer& embedded) {
+  const SideInput side = {embedded.as<float>(), weights_.query, weights_.key, weights_.value};
+  return ProjectHeads(pass, 0, weights_.model.layers[0], pass.normed, kinds, is_eagle3() ? &side : nullptr);
 }
 
 void EagleDecoder::StoreKeysAndValues(const KernelContext& context, const KvView& kv, const EagleRows& rows) {
-  const LayerWeights& weights = weights_.model.layers[0];
-  const int64_t num_rows = rows.num_rows();
-  const int64_t width = spec_.num_kv_heads * spec_.padded_head_dim();
-  float* keys = Floats(context, keys_, num_rows * 2 * width);
-  const EagleInputs inputs = {read_.as<float>(), embedded_.as<float>()};
-  Project(context, {&weights.key, &weights.value}, {&weights_.key, &weights_.value}, inputs, num_rows, keys);
-  NormHeads(context, spec_.layers[0].attention.norms.key, weights.key_norm, keys, 2 * width, num_rows, spec_.num_kv_heads);
-  positions_.Compute(context, rows.positions, workspace_.position_values);
-  Rotate(context, keys, 2 * width, num_rows, spec_.num_kv_heads);
+  const LayerPass pass = BeginPass(context, spec_, rows.positions, positions_, workspace_, begun_.as<float>());
+  const ProjectedHeads heads = Project(pass, HeadKinds::kKeysAndValues, embedded_);
   KvWrite(context, {.kv = kv,
                     .segments = rows.segments.data(),
                     .num_segments = static_cast<int64_t>(rows.segments.size()),
-                    .k = keys,
-                    .v = keys + width,
-                    .stride = 2 * width});
-}
-
-// Norms each of the first heads of each row, where the layer does.
-void EagleDecoder::NormHeads(const KernelContext& context, const NormSpec& norm, const NormWeights& weights, float* heads, int64_t stride,
-                             int64_t num_rows, int64_t num_heads) const {
-  if (!norm.present) return;
-  NormArgs args = RowNorm(norm, weights, heads, heads, num_rows, spec_.head_dim);
-  args.x_stride = stride;
-  args.out_stride = stride;
-  args.num_groups = num_heads;
-  args.group_stride = spec_.padded_head_dim();
-  Norm(context, args);
-}
-
-// Rotates the first heads of each row by the positions that were computed last.
-void EagleDecoder::Rotate(const KernelContext& context, float* x, int64_t stride, int64_t num_rows, int64_t num_heads) const {
-  Rope(context, {.x = x,
-                 .x_stride = stride,
-                 .num_rows = num_rows,
-                 .num_heads = num_heads,
-                 .head_dim = spec_.head_dim,
-                 .head_stride = spec_.padded_head_dim(),
-                 .rotary_dim = positions_.rotary_dim(0),
-                 .cosine = positions_.cosine(0),
-                 .sine = positions_.sine(0)});
+                    .k = heads.keys,
+                    .v = heads.values,
+                    .stride = heads.stride});
 }
 
 void EagleDecoder::RunQueries(const KernelContext& context, const KvView& kv, const EagleRows& rows) {
-  const LayerSpec& spec = spec_.layers[0];
   const LayerWeights& weights = weights_.model.layers[0];
   const int64_t hidden = spec_.hidden_size;
-  const int64_t width = spec_.num_heads * spec_.padded_head_dim();
   const std::vector<int32_t> run = RunRows(rows);
+  const auto count = static_cast<int64_t>(run.size());
   std::vector<int32_t> positions;
   for (const int32_t row : run) positions.push_back(rows.positions[static_cast<size_t>(row)]);
-  const auto count = static_cast<int64_t>(run.size());
-  float* x = Floats(context, workspace_.stream, count * hidden);
-  float* queries = Floats(context, workspace_.projected, count * width);
-  float* attended = Floats(context, workspace_.attended, count * width);
-  const auto gather = [&](const AlignedBuffer& from, float* to) {
+  const auto gather = [&](const AlignedBuffer& from, AlignedBuffer& to) {
+    float* gathered = Floats(context, to, count * hidden);
     for (int64_t i = 0; i < count; ++i) {
-      CopyThere(context, to + i * hidden, from.as<float>() + run[static_cast<size_t>(i)] * hidden, FloatBytes(hidden));
+      CopyThere(context, gathered + i * hidden, from.as<float>() + run[static_cast<size_t>(i)] * hidden, FloatBytes(hidden));
     }
-    return to;
+    return gathered;
   };
-  gather(begun_, x);
-  const EagleInputs inputs = {gather(read_, Floats(context, run_read_, count * hidden)),
-                              gather(embedded_, Floats(context, run_embedded_, count * hidden))};
-  Project(context, {&weights.query}, {&weights_.query}, inputs, count, queries);
-  NormHeads(context, spec.attention.norms.query, weights.query_norm, queries, width, count, spec_.num_heads);
-  positions_.Compute(context, positions, workspace_.position_values);
-  Rotate(context, queries, width, count, spec_.num_heads);
-  Attend(context, kv, rows, queries, attended);
-  float* values = attended;
-  if (spec_.padded_head_dim() != spec_.head_dim) {
-    values = Floats(context, workspace_.packed, count * spec_.num_heads * spec_.head_dim);
-    PackHeads(context, attended, count, spec_.num_heads, spec_.padded_head_dim(), spec_.head_dim, values);
-  }
-  const LayerPass pass = {.context = context,
-                          .spec = spec_,
-                          .positions = positions_,
-                          .workspace = workspace_,
-                          .num_rows = count,
-                          .x = x,
-                          .normed = Floats(context, workspace_.normed, count * hidden),
-                          .kept = nullptr};
-  const LinearInput output_input = MakeInput(context, count, {&weights.attention_output.matrix}, false, workspace_.forms);
-  ConvertInput(context, values, count, spec_.num_heads * spec_.head_dim, output_input);
-  AddToStream(pass, {.rows = {0, count},
-                     .layer = weights.attention_output,
-                     .values = values,
-                     .input = output_input,
-                     .norm = {spec.post_attention_norm, weights.post_attention_norm},
-                     .residual_scale = 1.0});
-  MlpLayer(pass, spec, weights);
+  float* x = gather(begun_, workspace_.stream);
+  if (is_eagle3()) gather(embedded_, run_embedded_);
+  const LayerPass pass = BeginPass(context, spec_, positions, positions_, workspace_, x);
+  const ProjectedHeads heads = Project(pass, HeadKinds::kQueries, run_embedded_);
+  float* attended = Attended(pass);
+  Attend(pass, kv, rows, heads, attended);
+  AddAttention(pass, 0, weights, heads, attended);
+  MlpLayer(pass, spec_.layers[0], weights);
   if (weights_.form.norm_output) Norm(context, RowNorm(spec_.final_norm, weights_.model.final_norm, x, x, count, hidden));
 }
 
-// One call for each sequence: a window of as many positions as the row's own
-// hides slot 0, which holds nothing.
-void EagleDecoder::Attend(const KernelContext& context, const KvView& kv, const EagleRows& rows, const float* queries, float* attended) {
-  const int64_t width = spec_.num_heads * spec_.padded_head_dim();
-  const auto row_bytes = FloatBytes(width);
+// One call for each sequence: a window of as many positions as the row's own hides slot 0, which holds nothing.
+void EagleDecoder::Attend(const LayerPass& pass, const KvView& kv, const EagleRows& rows, const ProjectedHeads& heads, float* attended) {
+  const KernelContext& context = pass.context;
+  AttentionArgs args = AttentionOf(pass, 0, weights_.model.layers[0], heads, kv, attended);
+  args.num_segments = 1;
+  const int64_t width = args.out_stride;
   int64_t place = 0;  // of the query's first row that is run
   for (const EagleRows::Query& query : rows.queries) {
     const int64_t num_rows = query.segment.num_rows;
-    const bool is_tree = num_rows > 1;  // some of its rows are not run: their
-                                        // values are undefined, and not used
-    const float* q = queries + place * width;
-    float* out = attended + place * width;
+    const bool is_tree = num_rows > 1;  // some of its rows are not run: their values are undefined, and not used
+    args.segments = &query.segment;
+    args.positions = query.positions.data();
+    args.window = query.positions.back();
+    args.q = heads.queries + place * heads.stride;
+    args.q_stride = heads.stride;
+    args.out = attended + place * width;
     if (is_tree) {
       float* all = Floats(context, tree_queries_, num_rows * width);
       int64_t next = place;
       for (int64_t i = 0; i < num_rows; ++i) {
         const bool runs = query.rows[static_cast<size_t>(i)] >= 0;
-        CopyThere(context, all + i * width, queries + (runs ? next++ : place) * width, row_bytes);
+        CopyThere(context, all + i * width, heads.queries + (runs ? next++ : place) * heads.stride, FloatBytes(width));
       }
-      q = all;
-      out = Floats(context, tree_values_, num_rows * width);
+      args.q = all;
+      args.q_stride = width;
+      args.out = Floats(context, tree_values_, num_rows * width);
     }
-    PagedAttention(context, {.kv = kv,
-                             .segments = &query.segment,
-                             .num_segments = 1,
-                             .positions = query.positions.data(),
-                             .q = q,
-                             .q_stride = width,
-                             .num_heads = spec_.num_heads,
-                             .scale = static_cast<float>(spec_.layers[0].attention.scale),
-                             .window = query.positions.back(),
-                             .out = out,
-                             .out_stride = width});
+    PagedAttention(context, args);
     for (int64_t i = 0; i < num_rows; ++i) {
       if (query.rows[static_cast<size_t>(i)] < 0) continue;
-      if (is_tree) CopyThere(context, attended + place * width, out + i * width, row_bytes);
+      if (is_tree) CopyThere(context, attended + place * width, args.out + i * width, FloatBytes(width));
       ++place;
     }
   }

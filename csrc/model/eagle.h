@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,7 +16,9 @@
 #include "io/model_files.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/context.h"
+#include "model/attention_layer.h"
 #include "model/decoder.h"
+#include "model/layer_pass.h"
 #include "model/position_values.h"
 #include "model/spec.h"
 #include "model/weights.h"
@@ -29,22 +30,22 @@ namespace llmi {
 // token s - 1 is fc of them. The layer's stream begins with the hidden row, its attention reads [norm of the embedding; norm of the hidden
 // row], and a norm and a head of its own follow, whose rows stand for some of the target's tokens. Files differ in what is normed besides.
 struct EagleForm {
-  std::vector<int> taps;              // EAGLE-3: hidden states after these layers of the target; empty: EAGLE-1
-  bool norm_before_residual = false;  // the layer's stream begins with the normed hidden row
-  bool norm_output = false;           // the final norm is the layer's last step: the next row, too, reads what the head reads
+  std::vector<int> taps;     // EAGLE-3: hidden states after these layers of the target; empty: EAGLE-1
+  bool norm_output = false;  // the final norm is the layer's last step: the next row, too, reads what the head reads
 };
 
 struct EagleWeights {
   ModelWeights model;                         // of one layer; the embedding is empty where the target's is read
   LinearWeights from_embedding, from_hidden;  // EAGLE-1: the columns of fc, [hidden, hidden] each; the bias is the first one's
   EagleForm form;
-  LinearWeights from_taps;                  // EAGLE-3: fc [hidden, taps * hidden]
-  NormWeights tap_norm;                     // EAGLE-3: of what fc reads [taps * hidden], or empty
-  int64_t num_tap_norms = 0;                // 1: all of it is normed as one row; the number of taps: each by itself; 0: none
-  NormWeights embedding_norm, hidden_norm;  // EAGLE-3: of what its attention reads
-  LinearWeights query, key, value;          // EAGLE-3: the columns of its projections that read the embedding
-  std::vector<int32_t> shortlist;           // the tokens that drafts are chosen from; empty: all
-  PackedMatrix head;                        // head rows of these tokens, its own or the target's; empty: the target's head is read
+  LinearWeights from_taps;          // EAGLE-3: fc [hidden, taps * hidden]
+  NormWeights tap_norm;             // EAGLE-3: of what fc reads [taps * hidden], or empty
+  int64_t num_tap_norms = 0;        // 1: all of it is normed as one row; the number of taps: each by itself; 0: none
+  NormWeights embedding_norm;       // EAGLE-3: of what its attention reads
+  NormWeights stream_norm;          // EAGLE-3: of the hidden row that the layer's stream begins with, or empty
+  LinearWeights query, key, value;  // EAGLE-3: the columns of its projections that read the embedding
+  std::vector<int32_t> shortlist;   // the tokens that drafts are chosen from; empty: all
+  PackedMatrix head;                // head rows of these tokens, its own or the target's; empty: the target's head is read
 
   uint64_t num_bytes() const;
 };
@@ -64,12 +65,6 @@ struct EagleRows {
   std::vector<Query> queries;
 
   int64_t num_rows() const { return static_cast<int64_t>(token_ids.size()); }
-};
-
-// The rows that projections read.
-struct EagleInputs {
-  const float* hidden;
-  const float* embedded;  // of EAGLE-3
 };
 
 class EagleDecoder {
@@ -93,28 +88,22 @@ class EagleDecoder {
   void Logits(const KernelContext& context, Decoder& target, const float* outputs, int64_t num_rows, std::vector<float>* logits);
 
  private:
-  using Layers = std::initializer_list<const LinearWeights*>;
   // The embeddings of the rows, for EAGLE-3 normed.
   float* Embedded(const KernelContext& context, const Decoder& target, const EagleRows& rows);
   void Fuse(const KernelContext& context, const Decoder& target, const EagleRows& rows);
-  void Project(const KernelContext& context, Layers layers, Layers embedding_layers, const EagleInputs& inputs, int64_t num_rows,
-               float* out);
-  void Add(const KernelContext& context, Layers layers, const float* x, int64_t num_rows, float* out, int64_t stride, bool accumulate);
+  void Add(const KernelContext& context, const LinearWeights& layer, const float* x, int64_t num_rows, float* out, bool accumulate);
+  ProjectedHeads Project(const LayerPass& pass, HeadKinds kinds, const AlignedBuffer& embedded);
   void StoreKeysAndValues(const KernelContext& context, const KvView& kv, const EagleRows& rows);
-  void NormHeads(const KernelContext& context, const NormSpec& norm, const NormWeights& weights, float* heads, int64_t stride,
-                 int64_t num_rows, int64_t num_heads) const;
-  void Rotate(const KernelContext& context, float* x, int64_t stride, int64_t num_rows, int64_t num_heads) const;
   void RunQueries(const KernelContext& context, const KvView& kv, const EagleRows& rows);
-  void Attend(const KernelContext& context, const KvView& kv, const EagleRows& rows, const float* queries, float* attended);
+  void Attend(const LayerPass& pass, const KvView& kv, const EagleRows& rows, const ProjectedHeads& heads, float* attended);
 
   ModelSpec spec_;
   EagleWeights weights_;
   PositionValues positions_;
   Workspace workspace_;
-  AlignedBuffer tapped_;                   // [rows, taps * hidden]
-  AlignedBuffer embedded_, keys_;          // [rows, hidden], [rows, keys | values]
-  AlignedBuffer begun_, read_;             // [rows, hidden]: where the layer's stream begins; the hidden rows as its attention reads them
-  AlignedBuffer run_embedded_, run_read_;  // the same of the rows that are run
+  AlignedBuffer tapped_;                      // [rows, taps * hidden]
+  AlignedBuffer begun_, embedded_;            // [rows, hidden]: where the layer's stream begins; the embeddings as it reads them
+  AlignedBuffer run_embedded_;                // the same of the rows that are run
   AlignedBuffer tree_queries_, tree_values_;  // [nodes, heads * head_dim], of a draft that is a tree
 };
 
@@ -124,9 +113,9 @@ struct EagleFile {
   std::string spec;                // the layer's, as JSON (model/spec.h); EAGLE-3's head is not in it
   std::vector<int32_t> shortlist;  // the tokens that it chooses from: those of the rows of EAGLE-3's head, else ascending, empty: all
   EagleForm form;
-  // EAGLE-3: the names of its norms, of those of what fc reads (one of all, or one of each tap; none), and of its head (empty: the
-  // target's)
-  std::string embedding_norm, hidden_norm;
+  // EAGLE-3: the names of its norms (stream_norm: empty: none), of those of what fc reads (one of all, or one of each tap; none), and of
+  // its head (empty: the target's)
+  std::string embedding_norm, stream_norm;
   std::vector<std::string> tap_norms;
   std::string head;
   std::vector<std::string> inert;  // tensors that are read in Python, or not needed

@@ -181,7 +181,7 @@ class EagleLoader {
     LoadTapNorms(file.tap_norms, width, weights);
     if (drafter_.Find(kFcBias) != nullptr) weights->from_taps.bias = Bias(kFcBias);
     weights->embedding_norm.weight = Bias(file.embedding_norm);
-    weights->hidden_norm.weight = Bias(file.hidden_norm);
+    if (!file.stream_norm.empty()) weights->stream_norm.weight = Bias(file.stream_norm);
     const AttentionSpec& attention = spec_.layers[0].attention;
     const std::pair<LinearWeights*, const LinearSpec*> halves[] = {
         {&weights->query, &attention.query}, {&weights->key, &attention.key}, {&weights->value, &attention.value}};

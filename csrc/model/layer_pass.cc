@@ -7,6 +7,22 @@
 
 namespace llmi {
 
+LayerPass BeginPass(const KernelContext& context, const ModelSpec& spec, const std::vector<int32_t>& positions, PositionValues& values,
+                    Workspace& workspace, float* x) {
+  const auto num_rows = static_cast<int64_t>(positions.size());
+  const int64_t count = num_rows * spec.hidden_size;
+  const bool keeps = std::ranges::any_of(spec.layers, [](const LayerSpec& layer) { return layer.order == LayerOrder::kParallel; });
+  values.Compute(context, positions, workspace.position_values);
+  return {.context = context,
+          .spec = spec,
+          .positions = values,
+          .workspace = workspace,
+          .num_rows = num_rows,
+          .x = x,
+          .normed = Floats(context, workspace.normed, count),
+          .kept = keeps ? Floats(context, workspace.kept, count) : nullptr};
+}
+
 LinearInput MakeInput(const KernelContext& context, int64_t num_rows, std::initializer_list<const PackedMatrix*> readers, bool fine,
                       FormsRoom& room) {
   LinearInput input;

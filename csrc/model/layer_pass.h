@@ -27,6 +27,11 @@ struct LayerPass {
   float* kept;    // [num_rows, hidden]; null: no layer is parallel
 };
 
+// A pass over rows at these positions, whose residual stream is x. Finds its buffers, and computes what depends on positions alone: the
+// values are valid until the next pass that begins with them.
+LayerPass BeginPass(const KernelContext& context, const ModelSpec& spec, const std::vector<int32_t>& positions, PositionValues& values,
+                    Workspace& workspace, float* x);
+
 // Some rows of the residual stream, and as many of the same buffers.
 struct RowRange {
   int64_t begin;

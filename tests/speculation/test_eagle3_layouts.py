@@ -115,8 +115,9 @@ def test_the_converted_file_is_the_same_layer(files: OpenModel, tmp_path: Path) 
     for own, other in zip(rows_of(folder, files), rows_of(converted(tmp_path), files), strict=True):
         assert_same_bits(own, other)
     own_options, other_options = options_of(folder, files), options_of(converted(tmp_path), files)
-    for key in ("eagle_taps", "eagle_shortlist", "eagle_norm_before_residual", "eagle_norm_output"):
+    for key in ("eagle_taps", "eagle_shortlist", "eagle_norm_output"):
         assert own_options[key] == other_options[key]
+    assert own_options["eagle_stream_norm"] and other_options["eagle_stream_norm"]
 
 
 def test_a_quantised_file(files: OpenModel, tmp_path: Path) -> None:

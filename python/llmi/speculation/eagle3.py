@@ -135,16 +135,20 @@ def core_options(files: _core.ModelFiles, values: Mapping[str, Any], tensors: Ma
     _check_layer(layout, spec, target)
     taps = _taps(layout, len(target.layers), target.hidden_size)
     head = f"{layout.stems['head']}.weight"
+    # It norms what the layer's stream begins with, or only what its attention reads of it.
+    hidden_norm = f"{layout.stems['hidden_norm']}.weight"
+    stream_is_normed = layout.flag("norm_before_residual")
+    if not stream_is_normed:
+        spec.layers[0].attention_norm = dataclasses.replace(spec.layers[0].mlp_norm, weight=TensorBinding(hidden_norm))
     options = {
         "eagle_files": files,
         "eagle_spec": spec.to_json(),
         "eagle_shortlist": _tokens(layout, files, target.vocab_size),
         "eagle_taps": taps,
         "eagle_embedding_norm": f"{layout.stems['embedding_norm']}.weight",
-        "eagle_hidden_norm": f"{layout.stems['hidden_norm']}.weight",
+        "eagle_stream_norm": hidden_norm if stream_is_normed else "",
         "eagle_tap_norms": _tap_norms(layout, len(taps)),
         "eagle_head": head if head in tensors else "",
-        "eagle_norm_before_residual": layout.flag("norm_before_residual"),
         "eagle_norm_output": layout.flag("norm_output"),
         "eagle_inert": list(_INERT),
     }
