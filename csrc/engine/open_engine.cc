@@ -91,8 +91,8 @@ void OpenedEngine::Load(const ModelFiles& files, const EngineOptions& options, M
 
 // What trained heads keep of the hidden states of the sequences.
 uint64_t OpenedEngine::HiddenLogBytes() const {
-  return heads_.TargetLayers(*decoder_).size() * HiddenLog::UsualBytes(model_.hidden_size) *
-         static_cast<uint64_t>(config_.scheduler.max_num_seqs);
+  const int64_t num_rows = HiddenLog::PlannedRows(config_.scheduler.max_num_seqs);
+  return heads_.TargetLayers(*decoder_).size() * FloatBytes(num_rows * model_.hidden_size);
 }
 
 void OpenedEngine::Describe() {

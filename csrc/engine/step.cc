@@ -20,7 +20,7 @@ StepLoop::StepLoop(const KernelContext& context, Decoder& decoder, DraftHeads he
       requests_(requests),
       costs_(costs),
       policy_(config.policy_hook),
-      drafting_(context, decoder, std::move(heads), cache, scheduler, costs, requests, config.scheduler.max_num_batched_tokens),
+      drafting_(context, decoder, std::move(heads), cache, scheduler, costs, requests, config.scheduler),
       rows_(context, decoder, cache, scheduler, requests, config.batch_hook, config.small_heads),
       ahead_(context, decoder, cache, scheduler, rows_.device_draws(), config.scheduler.policy, rows_.site()) {}
 

@@ -6,11 +6,6 @@
 #include "kernels/dispatch/transfer.h"
 
 namespace llmi {
-namespace {
-
-constexpr int64_t kLeastRoom = 64;  // rows: what few tokens need is moved to the front now and then, and never allocated again
-
-}  // namespace
 
 void HiddenLog::AddReader(HiddenReader reader, const std::vector<int>& layers) {
   from_[Index(reader)] = 0;
@@ -37,13 +32,14 @@ void HiddenLog::BeginAt(int64_t position) {
   for (int64_t& from : from_) from = from < 0 ? from : position;
 }
 
-// For `count` more rows.
+// For `count` more rows. What few rows need is moved to the front now and then; memory that they no longer need is given back.
 void HiddenLog::MakeRoom(const KernelContext& context, int64_t count, int64_t hidden_size) {
   const int64_t held = end_ - begin_;
   if (first_ + held + count <= capacity_) return;
   hidden_size_ = hidden_size;
-  const bool fits = held + count <= capacity_ && held <= first_;  // what is moved to the front may not overlap
-  if (!fits) capacity_ = std::max({kLeastRoom, 2 * capacity_, held + count});
+  const int64_t needed = (held + count + kRoomRows - 1) / kRoomRows * kRoomRows;
+  const bool fits = needed == capacity_ && held <= first_;  // what is moved to the front may not overlap
+  capacity_ = needed;
   for (AlignedBuffer& rows : rows_) {
     AlignedBuffer more;
     if (!fits) more.Reserve(Bytes(capacity_), "hidden states", context.device);
@@ -78,8 +74,6 @@ void HiddenLog::DropBefore(HiddenReader reader, int64_t position) {
   first_ += needed - begin_;
   begin_ = needed;
 }
-
-uint64_t HiddenLog::UsualBytes(int64_t hidden_size) { return static_cast<uint64_t>(kLeastRoom * hidden_size) * sizeof(float); }
 
 void HiddenLog::CopyFrom(const KernelContext& context, const HiddenLog& other) {
   if (layers_.empty() || other.end_ < 0) return;

@@ -29,6 +29,11 @@ struct HiddenRows {
 
 class HiddenLog {
  public:
+  // Rows whose memory a log takes at once.
+  static constexpr int64_t kRoomRows = 64;
+  // Rows that the memory plan has for all sequences that trained heads draft for: 64 for each, and 256 for each of a few.
+  static int64_t PlannedRows(int64_t max_num_seqs) { return kRoomRows * std::max(max_num_seqs, std::min<int64_t>(4 * max_num_seqs, 256)); }
+
   // Layers: 0 is the embedding's output, i the output of layer i. A layer that was named before is kept once.
   void AddReader(HiddenReader reader, const std::vector<int>& layers);
   bool has(HiddenReader reader) const { return from_[Index(reader)] >= 0; }
@@ -50,8 +55,6 @@ class HiddenLog {
   void Append(const KernelContext& context, const HiddenRows& rows, int64_t position, int64_t count);
   // This reader needs no row before `position`.
   void DropBefore(HiddenReader reader, int64_t position);
-  // The bytes that one layer takes where no reader needs more rows than a few drafts have.
-  static uint64_t UsualBytes(int64_t hidden_size);
   // Takes over the rows of another sequence that begins alike. Readers stay.
   void CopyFrom(const KernelContext& context, const HiddenLog& other);
 

@@ -39,14 +39,14 @@ class SampleHeads : public HeadSource {
 }  // namespace
 
 Drafting::Drafting(const KernelContext& context, Decoder& decoder, DraftHeads heads, KvCache& cache, Scheduler& scheduler, StepCosts& costs,
-                   ActiveRequests& requests, int64_t max_num_batched_tokens)
+                   ActiveRequests& requests, const SchedulerConfig& limits)
     : context_(context),
       cache_(cache),
       scheduler_(scheduler),
       requests_(requests),
       vocab_size_(decoder.spec().vocab_size),
-      max_num_batched_tokens_(max_num_batched_tokens),
-      heads_(context, decoder, cache, std::move(heads)),
+      max_num_batched_tokens_(limits.max_num_batched_tokens),
+      heads_(context, decoder, cache, std::move(heads), limits.max_num_seqs),
       hidden_(context, decoder, heads_),
       lengths_(context, scheduler, costs, histories_, heads_.eagle()) {}
 

@@ -23,7 +23,7 @@ namespace llmi {
 class Drafting {
  public:
   Drafting(const KernelContext& context, Decoder& decoder, DraftHeads heads, KvCache& cache, Scheduler& scheduler, StepCosts& costs,
-           ActiveRequests& requests, int64_t max_num_batched_tokens);
+           ActiveRequests& requests, const SchedulerConfig& limits);
 
   // Call it before a step is scheduled. Proposes for sequences whose drafts are accepted and rejected (Sample::judges_drafts). Each token
   // of such a sequence has one draft, and the whole draft goes into the step that computes the token. That may be a later step than the

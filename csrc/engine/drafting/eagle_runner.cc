@@ -12,11 +12,12 @@
 namespace llmi {
 namespace {
 
-// More rows are stored at once, without a draft. In a large batch drafts are rare, so that most rows would be stored for nothing; but where
-// drafts are judged, what a later request finds in the cache may not depend on the batch.
+// More rows are stored at once, without a draft. In a large batch drafts are rare, so that most rows would be stored for nothing: there
+// more wait, as far as the memory that is planned for them reaches. But where drafts are judged, what a later request finds in the cache
+// may not depend on the batch.
 constexpr int64_t kMostHeld = 32;
 constexpr int64_t kMostHeldInBatch = 256;
-constexpr size_t kLargeBatch = 4;  // sequences
+constexpr int64_t kLargeBatch = 4;  // sequences
 
 Sample& SampleOf(const HeadTree& tree) { return static_cast<SampleHeadState*>(tree.seat->state)->sample; }
 
@@ -41,7 +42,10 @@ void EagleRunner::Store(const LaunchedStep& step, size_t piece) {
   const int64_t begin = end - num_new;
   const bool follows = log.end() == begin;
   const int64_t held_begin = follows ? log.begin(HiddenReader::kLayer) : begin;
-  const int64_t most_held = step.pieces.size() < kLargeBatch || sample.judges_drafts() ? kMostHeld : kMostHeldInBatch;
+  const auto num_sequences = static_cast<int64_t>(step.pieces.size());
+  const bool is_small = num_sequences < kLargeBatch || sample.judges_drafts();
+  const int64_t planned = num_planned_rows_ / num_sequences / HiddenLog::kRoomRows * HiddenLog::kRoomRows;
+  const int64_t most_held = is_small ? kMostHeld : std::min(kMostHeldInBatch, planned);
   if (num_new == 1 && begin - held_begin < most_held) return;
   if (kv.draft.end < held_begin + 1) cache_.SkipDraft(&kv, held_begin + 1);
   const int64_t first = kv.draft.end;

@@ -32,8 +32,12 @@ struct HeadWork {
 
 class EagleRunner : public TrainedHead, private HeadLogits {
  public:
-  EagleRunner(const KernelContext& context, Decoder& decoder, KvCache& cache, std::unique_ptr<EagleDecoder> layer)
-      : context_(context), decoder_(decoder), cache_(cache), layer_(std::move(layer)) {}
+  EagleRunner(const KernelContext& context, Decoder& decoder, KvCache& cache, std::unique_ptr<EagleDecoder> layer, int64_t max_num_seqs)
+      : context_(context),
+        decoder_(decoder),
+        cache_(cache),
+        layer_(std::move(layer)),
+        num_planned_rows_(HiddenLog::PlannedRows(max_num_seqs)) {}
 
   // The layers of the target whose hidden states it reads.
   std::vector<int> TargetLayers() const { return layer_->TargetLayers(decoder_); }
@@ -70,6 +74,7 @@ class EagleRunner : public TrainedHead, private HeadLogits {
   Decoder& decoder_;
   KvCache& cache_;
   const std::unique_ptr<EagleDecoder> layer_;
+  const int64_t num_planned_rows_;
   AlignedBuffer inputs_;
   const float* outputs_ = nullptr;  // of the rows that were run last
   std::vector<float> logits_;

@@ -15,8 +15,9 @@ namespace llmi {
 
 class TrainedHeads {
  public:
-  TrainedHeads(const KernelContext& context, Decoder& decoder, KvCache& cache, DraftHeads heads) : context_(OfDrafts(context)) {
-    if (heads.eagle != nullptr) eagle_.emplace(context_, decoder, cache, std::move(heads.eagle));
+  TrainedHeads(const KernelContext& context, Decoder& decoder, KvCache& cache, DraftHeads heads, int64_t max_num_seqs)
+      : context_(OfDrafts(context)) {
+    if (heads.eagle != nullptr) eagle_.emplace(context_, decoder, cache, std::move(heads.eagle), max_num_seqs);
     if (heads.medusa != nullptr) medusa_.emplace(context_, decoder, std::move(heads.medusa));
   }
 
