@@ -177,7 +177,7 @@ std::shared_ptr<Request> MakeRequest(const py::kwargs& given) {
 void RegisterParams(py::module_& module) {
   py::class_<SamplingParams> params(module, "SamplingParams");
   params.def(py::init<>());
-  VisitSamplingParams([&](const char* name, auto member) { params.def_readwrite(name, member); });
+  VisitSamplingParams([&](const char* name, auto member, const auto&...) { params.def_readwrite(name, member); });
   params.def(
       "steps_on_host",
       [](const SamplingParams& self) {

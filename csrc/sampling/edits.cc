@@ -1,6 +1,8 @@
 #include "sampling/edits.h"
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -18,31 +20,102 @@ bool HasPenalties(const SamplingParams& params) {
   return params.repetition_penalty != 1.0 || params.frequency_penalty != 0.0 || params.presence_penalty != 0.0;
 }
 
-}  // namespace
+bool Never(const SamplingParams&) { return false; }
+bool Always(const SamplingParams&) { return true; }
 
-void AppendMasks(const SamplingParams& params, const TokenHistory& history, std::vector<MaskEdit>* masks) {
-  const auto ban = [&](int32_t id) { masks->push_back({id, 1, 0.0f}); };
-  const std::span<const int32_t> output = history.token_ids.subspan(static_cast<size_t>(history.prompt_len));
+void Ban(int32_t id, std::vector<MaskEdit>* masks) { masks->push_back({id, 1, 0.0f}); }
+
+bool HasWordsOfSeveralTokens(const SamplingParams& params) {
+  return std::any_of(params.bad_words.begin(), params.bad_words.end(), [](const auto& word) { return word.size() > 1; });
+}
+
+std::span<const int32_t> OutputOf(const TokenHistory& history) {
+  return history.token_ids.subspan(static_cast<size_t>(history.prompt_len));
+}
+
+// The last token of a bad word is banned if the output ends with the tokens before it.
+void BanWords(const SamplingParams& params, const TokenHistory& history, std::vector<MaskEdit>* masks) {
   for (const std::vector<int32_t>& word : params.bad_words) {
-    // The last token of a bad word is banned if the output ends with the tokens before it.
-    if (EndsWith(output, std::span(word).first(word.size() - 1))) ban(word.back());
+    if (EndsWith(OutputOf(history), std::span(word).first(word.size() - 1))) Ban(word.back(), masks);
   }
-  if (static_cast<int64_t>(output.size()) < params.min_tokens) {
-    for (int32_t id : params.stop_token_ids) ban(id);
-    for (int32_t id : params.eos_token_ids) ban(id);
-  }
-  if (params.no_repeat_ngram_size > 0) {
-    thread_local std::vector<int32_t> repeated;
-    repeated.clear();
-    AppendRepeatedNgrams(params.no_repeat_ngram_size, history.token_ids, &repeated);
-    for (const int32_t id : repeated) ban(id);
-  }
+}
+
+void BanStops(const SamplingParams& params, const TokenHistory&, std::vector<MaskEdit>* masks) {
+  for (int32_t id : params.stop_token_ids) Ban(id, masks);
+  for (int32_t id : params.eos_token_ids) Ban(id, masks);
+}
+
+void BanRepeatedNgrams(const SamplingParams& params, const TokenHistory& history, std::vector<MaskEdit>* masks) {
+  thread_local std::vector<int32_t> repeated;
+  repeated.clear();
+  AppendRepeatedNgrams(params.no_repeat_ngram_size, history.token_ids, &repeated);
+  for (const int32_t id : repeated) Ban(id, masks);
+}
+
+void AppendBias(const SamplingParams& params, const TokenHistory&, std::vector<MaskEdit>* masks) {
   for (const auto& [id, bias] : params.logit_bias) masks->push_back({id, 0, bias});
 }
 
+struct MaskRule {
+  const char* name;
+  bool (*is_set)(const SamplingParams& params, int64_t num_output_tokens);
+  bool (*reads_tokens)(const SamplingParams& params);  // of the history, not only their number
+  void (*append)(const SamplingParams& params, const TokenHistory& history, std::vector<MaskEdit>* masks);  // null: not a list of edits
+};
+
+// In the order in which they are applied.
+constexpr MaskRule kMaskRules[] = {
+    {"allowed_token_ids", [](const SamplingParams& params, int64_t) { return !params.allowed_token_ids.empty(); }, Never, nullptr},
+    {"bad_words", [](const SamplingParams& params, int64_t) { return !params.bad_words.empty(); }, HasWordsOfSeveralTokens, BanWords},
+    {"min_tokens", [](const SamplingParams& params, int64_t num_tokens) { return params.min_tokens > num_tokens; }, Never, BanStops},
+    {"no_repeat_ngram_size", [](const SamplingParams& params, int64_t) { return params.no_repeat_ngram_size > 0; }, Always,
+     BanRepeatedNgrams},
+    {"logit_bias", [](const SamplingParams& params, int64_t) { return !params.logit_bias.empty(); }, Never, AppendBias},
+};
+
+bool MasksReadTokens(const SamplingParams& params) {
+  return std::any_of(std::begin(kMaskRules), std::end(kMaskRules),
+                     [&](const MaskRule& rule) { return rule.is_set(params, 0) && rule.reads_tokens(params); });
+}
+
+}  // namespace
+
+void AppendMasks(const SamplingParams& params, const TokenHistory& history, std::vector<MaskEdit>* masks) {
+  const auto num_output_tokens = static_cast<int64_t>(OutputOf(history).size());
+  for (const MaskRule& rule : kMaskRules) {
+    if (rule.append != nullptr && rule.is_set(params, num_output_tokens)) rule.append(params, history, masks);
+  }
+}
+
 bool EditsByLastToken(const SamplingParams& params) {
-  if (params.no_repeat_ngram_size > 0 || (HasPenalties(params) && params.penalty_last_n >= 0)) return true;
-  return std::any_of(params.bad_words.begin(), params.bad_words.end(), [](const auto& word) { return word.size() > 1; });
+  return MasksReadTokens(params) || (HasPenalties(params) && params.penalty_last_n >= 0);
+}
+
+bool EditsByTokens(const SamplingParams& params) {
+  return MasksReadTokens(params) || HasPenalties(params) || HasStep(params, SamplerStep::kDry);
+}
+
+bool HasEdits(const SamplingParams& params, bool token_follows) {
+  const int64_t num_output_tokens = token_follows ? 0 : std::numeric_limits<int64_t>::max();
+  const auto is_set = [&](const MaskRule& rule) { return rule.is_set(params, num_output_tokens); };
+  return std::any_of(std::begin(kMaskRules), std::end(kMaskRules), is_set) || StepsOf(params).count > 0;
+}
+
+std::vector<const char*> MaskNames(const SamplingParams& params, int64_t num_output_tokens) {
+  std::vector<const char*> names;
+  for (const MaskRule& rule : kMaskRules) {
+    if (rule.is_set(params, num_output_tokens)) names.push_back(rule.name);
+  }
+  return names;
+}
+
+std::vector<const char*> EditNames(const SamplingParams& params) {
+  std::vector<const char*> names = MaskNames(params, 0);
+  for (const SamplerStep step : StepsOf(params)) {
+    const bool is_dynamic = step == SamplerStep::kTemperature && params.dynatemp_range > 0;
+    names.push_back(is_dynamic ? "dynatemp_range" : StepName(step));
+  }
+  return names;
 }
 
 Penalties PenaltiesOf(const SamplingParams& params) {

@@ -20,6 +20,14 @@ void AppendPenalties(const SamplingParams& params, const TokenHistory& history, 
 Penalties PenaltiesOf(const SamplingParams& params);
 // Whether masks, or which tokens are penalised in a window, depend on the last token of the history in ways that a device does not know.
 bool EditsByLastToken(const SamplingParams& params);
+// Whether masks or penalties depend on which tokens the history holds, and not only on their number.
+bool EditsByTokens(const SamplingParams& params);
+// Whether masks, biases or steps change a row. min_tokens counts only where a token follows.
+bool HasEdits(const SamplingParams& params, bool token_follows);
+// The parameters that mask or bias a row after this number of output tokens, by name.
+std::vector<const char*> MaskNames(const SamplingParams& params, int64_t num_output_tokens);
+// The parameters that change a row of which the next token comes, by name: masks and biases, then the steps.
+std::vector<const char*> EditNames(const SamplingParams& params);
 
 // The filter that a step of a row alone is, for host and device. Throws Error(kInternal) for penalties, adaptive_p and mirostat.
 FilterStep FilterOf(const SamplingParams& params, SamplerStep step);

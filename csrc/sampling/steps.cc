@@ -77,28 +77,6 @@ SamplerSteps StepsOf(const SamplingParams& params) {
   return list;
 }
 
-std::vector<const char*> MaskNames(const SamplingParams& params, int64_t num_output_tokens) {
-  std::vector<const char*> names;
-  const auto add = [&](bool is_set, const char* name) {
-    if (is_set) names.push_back(name);
-  };
-  add(!params.allowed_token_ids.empty(), "allowed_token_ids");
-  add(!params.bad_words.empty(), "bad_words");
-  add(params.min_tokens > num_output_tokens, "min_tokens");
-  add(params.no_repeat_ngram_size > 0, "no_repeat_ngram_size");
-  add(!params.logit_bias.empty(), "logit_bias");
-  return names;
-}
-
-std::vector<const char*> EditNames(const SamplingParams& params) {
-  std::vector<const char*> names = MaskNames(params, 0);
-  for (const SamplerStep step : StepsOf(params)) {
-    const bool is_dynamic = step == SamplerStep::kTemperature && params.dynatemp_range > 0;
-    names.push_back(is_dynamic ? "dynatemp_range" : StepName(step));
-  }
-  return names;
-}
-
 void CheckOrder(const SamplingParams& params) {
   if (params.sampler_order.empty()) return;
   const auto fail = [](const std::string& problem) {

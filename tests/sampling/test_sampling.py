@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from bits import assert_same_bits
-from llmi import _core
+from llmi import InvalidParamsError, _core
+from llmi.base.kinds import Neutral, Whole
 from llmi.params.options import DefaultInt
 from llmi.params.sampling import SAMPLING
 from llmi.requests.build import _PASSED_ON
@@ -221,3 +222,22 @@ def test_defaults_are_in_their_plain_form() -> None:
         assert default is SAMPLING[name].default or type(default) is object, name
         assert type(default) is object or getattr(core, name) == default, name
     assert sum(type(default) is object for default in _PASSED_ON.values()) < len(_PASSED_ON) / 3
+
+
+NUMBERS = {name: option.kind.kind for name, option in SAMPLING.items() if option.passed_on and isinstance(option.kind, Neutral)}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_the_core_takes_the_numbers_that_python_takes(name: str) -> None:
+    """Its own list of parameters has the same ranges, but for numbers that are finite and over 1e30."""
+    for value in (-2, -1, -0.5, 0, 0.5, 0.99, 1, 1.5, 2, 3, 100, 1e30, math.inf, -math.inf, math.nan):
+        if isinstance(NUMBERS[name], Whole) and not isinstance(value, int):
+            continue
+        try:
+            SAMPLING[name].parse(value)
+        except InvalidParamsError:
+            with pytest.raises(_core.CoreError, match=f"^{name} must lie in") as error:
+                T.process_logits(params(**{name: value}), [1, 2], 1, logits())
+            assert error.value.field == name, value
+        else:
+            T.process_logits(params(**{name: value}), [1, 2], 1, logits())

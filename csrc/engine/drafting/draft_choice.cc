@@ -16,10 +16,8 @@ namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// Whether the next token is the likeliest of the head's row itself.
-bool IsPlainGreedy(const SamplingParams& params) {
-  return params.has_point_law() && !DependsOnPath(params) && params.logit_bias.empty() && params.allowed_token_ids.empty();
-}
+// Whether the next token is the likeliest of the head's row itself, where min_tokens bans none.
+bool IsPlainGreedy(const SamplingParams& params) { return params.has_point_law() && !HasEdits(params, false); }
 
 // The law [vocab_size] of the next token; empty if no listed token may come.
 std::vector<float> LawOf(const KernelContext& host, const DraftChoice& choice, std::span<const int32_t> listed,
@@ -79,12 +77,6 @@ DraftChoices ChooseLikeliest(const KernelContext& host, const DraftChoice& choic
 }
 
 }  // namespace
-
-bool DependsOnPath(const SamplingParams& params) {
-  const Penalties penalties = PenaltiesOf(params);
-  const bool penalised = penalties.repetition != 1.0f || penalties.frequency != 0.0f || penalties.presence != 0.0f;
-  return penalised || !params.bad_words.empty() || params.no_repeat_ngram_size != 0 || params.dry_multiplier != 0;
-}
 
 DraftChoices ChooseTokens(const KernelContext& host, const DraftChoice& choice, std::span<const int32_t> listed,
                           std::span<const float> logits, int64_t vocab_size, int64_t count) {

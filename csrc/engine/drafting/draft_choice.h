@@ -42,9 +42,6 @@ struct DraftChoices {
   std::vector<std::vector<float>> laws;  // [vocab_size] of each, given those before it; empty: not wanted
 };
 
-// Whether the law of a position behind a draft depends on the draft's tokens. If not, its choices are the same behind each of them.
-bool DependsOnPath(const SamplingParams& params);
-
 // At most `count` siblings, fewer where fewer tokens may come. logits: of all tokens, or of those in `listed` (ascending), others cannot be
 // chosen. Without laws they are the foremost by the target's own noise (the likeliest at temperature 0), in order; with laws they are drawn
 // by noise of the round, without replacement.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "sampling/edits.h"
 #include "speculative/head_drafter.h"
 
 namespace llmi {
@@ -79,7 +80,7 @@ void GrowTrees(const KernelContext& context, HeadLogits& source, std::span<const
     for (size_t f = 0; f < front.size(); ++f) {
       HeadTree& tree = (*trees)[front[f].tree];
       const auto is_shared = [&](size_t other) { return front[other].tree == front[f].tree && logits[other].data() == logits[f].data(); };
-      if (f == 0 || !is_shared(f - 1) || DependsOnPath(*tree.seat->sampling.params)) {
+      if (f == 0 || !is_shared(f - 1) || EditsByTokens(*tree.seat->sampling.params)) {
         int64_t count = 0;
         for (size_t other = f; other < front.size() && is_shared(other); ++other) {
           count = std::max(count, tree.NumChildren(front[other].node));

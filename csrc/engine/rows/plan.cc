@@ -5,22 +5,15 @@
 #include "engine/beams/group.h"
 #include "engine/running.h"
 #include "kernels/ops/top_candidates.h"
-#include "sampling/steps.h"
 #include "sampling/edits.h"
+#include "sampling/steps.h"
 
 namespace llmi {
 namespace {
 
-// Whether parameters change the row itself. min_tokens counts only where a token follows.
-bool ParametersEdit(const SamplingParams& params, bool token_follows) {
-  const bool masks = !params.logit_bias.empty() || !params.bad_words.empty() || !params.allowed_token_ids.empty() ||
-                     params.no_repeat_ngram_size > 0 || (token_follows && params.min_tokens > 0);
-  return masks || StepsOf(params).count > 0;
-}
-
 // Whether the law of a row differs from the softmax of its logits.
 bool ParametersChange(const SamplingParams& params, bool token_follows) {
-  return params.has_point_law() || ParametersEdit(params, token_follows);
+  return params.has_point_law() || HasEdits(params, token_follows);
 }
 
 // A row that no token follows.
@@ -105,7 +98,7 @@ RowPlan PlanRow(const LogitsRow& row, const RowSite& site) {
 
   plan.edits.combined = params.guided() || params.contrasts_layers();
   plan.edits.constraint = sample.constraint != nullptr;
-  plan.edits.parameters = plan.edits.constraint || (request.beams ? ParametersEdit(params, true) : ParametersChange(params, true));
+  plan.edits.parameters = plan.edits.constraint || (request.beams ? HasEdits(params, true) : ParametersChange(params, true));
   plan.edits.last_token = EditsByLastToken(params);
   plan.edits.batch_processors = site.has_batch_processors && has_hooks && comes_first && plan.decider != RowDecider::kJudge;
   plan.edits.processors = has_hooks && (plan.edits.batch_processors ? request.hooks->HasOwnProcessors() : request.hooks->HasProcessors());
