@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import subprocess
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 
 from llmi import LLM, SamplingParams
+from llmi.cli.engine_flags import add_engine_flags, given_engine_options
 from llmi.cli.sampling_flags import NOT_OFFERED, offered
+from llmi.engine.options import ENGINE
 from llmi.models import by_name, download
 
 README = Path(__file__).parents[2] / "README.md"
@@ -138,6 +141,22 @@ def test_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, smollm_path: Pat
     (tmp_path / "models" / smollm_path.name).symlink_to(smollm_path)
     assert "removed" in llmi("cache", "rm", "smollm2-135m-instruct").stdout and smollm_path.exists()
     assert "not in the cache" in llmi("cache", "rm", "smollm2-135m-instruct", check=2).stderr
+
+
+@pytest.mark.parametrize("command", ["chat", "generate", "bench", "train-heads", "serve", "batch", "inspect"])
+def test_engine_options_are_flags(command: str) -> None:
+    """Those that the table gives the command, read as LLM reads them, and as LLM has them where they are not given."""
+    parser = argparse.ArgumentParser()
+    add_engine_flags(parser, command)
+    texts = {"dtype": "half", "activation_bits": "8", "max_model_len": "64", "chat_template": "x.jinja", "speculative_config": '{"a": 1}'}
+    plain = {"dtype": "float16", "activation_bits": 8, "max_model_len": 64, "chat_template": "x.jinja", "speculative_config": {"a": 1}}
+    given = [name for name in texts if command in ENGINE[name].flag_of]
+    words = [word for name in given for word in (f"--{name.replace('_', '-')}", texts[name])]
+    defaults = {name: option.default for name, option in ENGINE.items() if command in option.flag_of and option.default is not None}
+    assert given_engine_options(parser.parse_args(words)) == {**defaults, **{name: plain[name] for name in given}}
+    assert given_engine_options(parser.parse_args([])) == defaults
+    refused = llmi(command, "--activation-bits" if command == "inspect" else "--max-model-len", "x", check=2).stderr
+    assert len(refused.splitlines()) == 1 and "it must be " in refused and "not 'x'" in refused
 
 
 def test_errors_are_one_line(tmp_path: Path) -> None:

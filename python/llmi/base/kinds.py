@@ -130,19 +130,20 @@ class Flag:
 
 @dataclasses.dataclass(frozen=True)
 class Whole:
-    """An integer in [low, high]: no float, no bool, no digits in a string. `says` is how an error puts it."""
+    """An integer in [low, high], a multiple of step: no float, no bool, no digits in a string. `says` is how an error puts it."""
 
     low: int
     high: int
     says: str = ""
     also: str = ""  # what else an error names, such as None
+    step: int = 1
 
     def parse(self, name: str, value: object) -> int:
         number = plain(value)
         if isinstance(number, bool) or not hasattr(type(number), "__index__"):
             raise refuse(name, self._rule(), value)
         index = operator.index(number)
-        if not self.low <= index <= self.high:
+        if not self.low <= index <= self.high or index % self.step:
             raise refuse(name, self._rule(), value)
         return index
 

@@ -27,7 +27,7 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
         help="requests at a time (default: --max-num-seqs and a few more)",
         default=argparse.SUPPRESS,
     )
-    add_engine_options(parser)
+    add_engine_options(parser, "batch")
 
 
 def _check(arguments: argparse.Namespace) -> None:

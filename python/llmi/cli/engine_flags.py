@@ -10,7 +10,7 @@ from typing import Any
 
 from llmi.base.kinds import Maybe, Whole
 from llmi.cli.sampling_flags import number_of
-from llmi.engine.options import ACTIVATION_BITS, ENGINE
+from llmi.engine.options import ENGINE
 from llmi.errors import LlmiError
 from llmi.params.options import Option
 
@@ -38,13 +38,14 @@ def given_engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _is_number(option: Option) -> bool:
     kind = option.kind.kind if isinstance(option.kind, Maybe) else option.kind
-    return isinstance(kind, Whole | type(ACTIVATION_BITS))
+    return isinstance(kind, Whole)
 
 
 def _metavar(option: Option) -> str:
     if option.words:
         return f"{{{','.join(option.words)}}}"
-    return {"speculative_config": "JSON", "chat_template": "FILE"}.get(option.name, "N" if _is_number(option) else "TEXT")
+    names = {"activation_bits": "{8,16}", "speculative_config": "JSON", "chat_template": "FILE"}
+    return names.get(option.name, "N" if _is_number(option) else "TEXT")
 
 
 def _reader(option: Option) -> Callable[[str], Any]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The flags of `llmi serve`."""
     unset: dict[str, Any] = {"default": argparse.SUPPRESS}
-    add_engine_options(parser)
+    add_engine_options(parser, "serve")
     where = parser.add_argument_group("where it listens")
     where.add_argument("--host", default="127.0.0.1", help="an address of this machine")
     where.add_argument("--port", type=int, default=8000, help="0: one that is free")
@@ -46,7 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     safety.add_argument("--systemd", action="store_true", help="print a unit for systemd that runs this command, and exit")
 
 
-def add_engine_options(parser: argparse.ArgumentParser) -> None:
+def add_engine_options(parser: argparse.ArgumentParser, command: str) -> None:
     """The flags that name models and say how their engines run."""
     unset: dict[str, Any] = {"default": argparse.SUPPRESS}
     parser.add_argument(
@@ -59,7 +59,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )
     engine = parser.add_argument_group("engines (of all models)")
     # By priority, and among equals first come, first served: a request's or a key's priority is never without effect.
-    add_engine_flags(engine, "serve", scheduling_policy="priority")
+    add_engine_flags(engine, command, scheduling_policy="priority")
     engine.add_argument(
         "--num-threads",
         metavar="N[,N]",

@@ -5,9 +5,9 @@ The signature of LLM, its checks and docstring, the command line and docs/parame
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
-from llmi.base.kinds import Choice, Either, Flag, Maybe, Object, Objects, Place, Real, Text, Whole, callable_object, refuse
+from llmi.base.kinds import Choice, Either, Flag, Maybe, Object, Objects, Place, Real, Text, Whole, callable_object
 from llmi.hooks.runners import BatchLogitsProcessor
 from llmi.models.files import OpenModel
 from llmi.params.foreign_options import ENGINE_FOREIGN, ENGINE_HINTS
@@ -39,31 +39,7 @@ def _is_batch_processor(value: object) -> bool:
     return callable_object(getattr(value, "apply", None)) and not isinstance(value, type)
 
 
-class _BlockSize:
-    """A multiple of 16 up to 1,024."""
-
-    def parse(self, name: str, value: object) -> int:
-        rule = "a multiple of 16 in [16, 1,024]"
-        size = Whole(16, 1024, rule).parse(name, value)
-        if size % 16:
-            raise refuse(name, rule, value)
-        return size
-
-
-class _ActivationBits:
-    """8 or 16."""
-
-    words: ClassVar = ("8", "16")
-
-    def parse(self, name: str, value: object) -> int:
-        rule = "one of the integers 8 and 16"
-        bits = Whole(8, 16, rule).parse(name, value)
-        if bits not in (8, 16):
-            raise refuse(name, rule, value)
-        return bits
-
-
-ACTIVATION_BITS = _ActivationBits()
+ACTIVATION_BITS = Whole(8, 16, "one of the integers 8 and 16", step=8)
 
 
 class _Overrides:
@@ -176,7 +152,9 @@ class TakesOptions:
         max_num_batched_tokens: Annotated[
             int, about(Whole(1, _LIMIT), "Most tokens in one step; longer prompts are cut into chunks.", passed_on=True)
         ] = 2048,
-        block_size: Annotated[int, about(_BlockSize(), "Tokens in one block of the KV cache.", passed_on=True)] = 16,
+        block_size: Annotated[
+            int, about(Whole(16, 1024, "a multiple of 16 in [16, 1,024]", step=16), "Tokens in one block of the KV cache.", passed_on=True)
+        ] = 16,
         kv_cache_memory_bytes: Annotated[
             int | None,
             about(

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from llmi.base.kinds import Flag, Maybe, Neutral, Real, Whole, materialised, plain, refuse, show
+from llmi.base.kinds import Choice, Either, Flag, Maybe, Neutral, Real, Whole, materialised, plain, show
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.params.fields import DrawFields, EditFields, OutputFields, RowFields
 from llmi.params.options import Documented, about, field, options_of
@@ -16,18 +16,6 @@ from llmi.params.steering import comparable
 
 MAX_WIDTH = 4096
 _LARGEST = 1e30
-
-
-class _EarlyStopping:
-    """True, False or "never"."""
-
-    def parse(self, name: str, value: object) -> bool | str:
-        given = plain(value)
-        if isinstance(given, bool):
-            return given
-        if isinstance(given, str) and given == "never":
-            return "never"
-        raise refuse(name, "True, False or 'never'", value)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -53,7 +41,7 @@ class BeamFields:
     )
     early_stopping: bool | Literal["never"] = field(
         False,
-        Neutral(_EarlyStopping(), False),
+        Neutral(Either((Flag(), Choice(("never",))), "True, False or 'never'"), False),
         "True: end when beam_width hypotheses are finished; False: when a better one is unlikely, for the best running one has no better"
         " score now; 'never': when none is possible.",
     )
