@@ -23,15 +23,9 @@ RESERVED = frozenset({
 })  # fmt: skip
 #: Arguments of transformers' apply_chat_template that are about the tokens, not the template.
 NOT_HERE = (
-    "conversation",
-    "padding",
-    "truncation",
-    "max_length",
-    "return_tensors",
-    "return_dict",
-    "return_assistant_tokens_mask",
+    "conversation", "padding", "truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask",
     "tokenizer_kwargs",
-)
+)  # fmt: skip
 #: A token that a vocabulary lists as text, and that is markup of a template if the template writes it: <tool_call>, [TOOL_CALLS].
 MARKUP = re.compile(r"<[^\s<>]{2,}>|\[/?[A-Z_]{3,}\]")
 MEDIA = re.compile(r"(input_)?(image|audio|video|file|media|document|pdf)", re.IGNORECASE)

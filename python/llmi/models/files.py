@@ -16,14 +16,9 @@ from llmi.models.layout import find, open_input
 
 #: Further files of a directory that make tokens of texts, and texts of tokens.
 BESIDE_WEIGHTS = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "generation_config.json",
-    "chat_template.jinja",
-    "chat_template.json",
-)
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json",
+    "chat_template.jinja", "chat_template.json",
+)  # fmt: skip
 #: What makes tokens where there is no tokenizer.json.
 OTHER_VOCABULARIES = ("tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "merges.txt", "tiktoken.model", "qwen.tiktoken")
 _CHUNK_BYTES = 1 << 22

@@ -44,14 +44,10 @@ _INERT = {
 #: Keys of transformers' speculation: no effect without its own drafter, which the call names.
 _SPECULATION = frozenset(
     {
-        "num_assistant_tokens",
-        "num_assistant_tokens_schedule",
-        "assistant_confidence_threshold",
-        "max_matching_ngram_size",
-        "assistant_lookbehind",
-        "target_lookbehind",
+        "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold", "max_matching_ngram_size",
+        "assistant_lookbehind", "target_lookbehind",
     }
-)
+)  # fmt: skip
 
 
 def generation_defaults(model_path: Path, generation_config: str | os.PathLike[str], max_model_len: int = 2**31 - 1) -> dict[str, Any]:

@@ -20,21 +20,9 @@ if TYPE_CHECKING:
 
 
 COLUMNS = (
-    "step",
-    "position",
-    "depth",
-    "token_id",
-    "raw_logprob",
-    "processed_logprob",
-    "rank",
-    "num_kept",
-    "noise",
-    "draft_prob",
-    "accepted",
-    "time_s",
-    "forbidden_mass",
-    "mask_kl",
-)
+    "step", "position", "depth", "token_id", "raw_logprob", "processed_logprob", "rank", "num_kept", "noise", "draft_prob", "accepted",
+    "time_s", "forbidden_mass", "mask_kl",
+)  # fmt: skip
 _MASK_COLUMNS = ("forbidden_mass", "mask_kl")
 
 

@@ -18,9 +18,7 @@ from llmi.params.sampling import FIELDS, SamplingParams
 from llmi.speculation.auto import AutoDrafters
 from llmi.speculation.config import SpeculativeConfig, parse_speculation
 from llmi.speculation.context import DraftContext
-from llmi.speculation.drafters import Drafter, drafter_name, plain_proposal
-from llmi.speculation.eagle import Eagle
-from llmi.speculation.medusa import Medusa
+from llmi.speculation.drafters import Drafter, LoadedDrafter, drafter_name, plain_proposal
 
 if TYPE_CHECKING:
     import pandas
@@ -229,7 +227,7 @@ def _reads_tokens_alone(drafter: Drafter) -> bool:
     """Whether it proposes from Python without the target's rows."""
     kind = type(drafter)
     has_python = kind.propose is not Drafter.propose or kind.propose_batch is not Drafter.propose_batch
-    return has_python and drafter.capture is None and not isinstance(drafter, Eagle | Medusa)
+    return has_python and drafter.capture is None and not isinstance(drafter, LoadedDrafter)
 
 
 def _run_recorded(llm: Session | None, outputs: Outputs, config: SpeculativeConfig, row: ArenaRow) -> ArenaRow:

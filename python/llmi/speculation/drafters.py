@@ -7,12 +7,12 @@ can only change the speed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from llmi import _core
 from llmi.base.kinds import Whole, parse, show
 from llmi.base.travel import Alike
-from llmi.errors import InvalidParamsError
+from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.lab.capture import Capture
 from llmi.lab.tree import TokenTree
 from llmi.speculation.context import DraftContext
@@ -93,6 +93,23 @@ class Drafter:
     def _core(self) -> _core.Drafter | None:
         """The core's own drafter, if this is one."""
         return None
+
+
+class LoadedDrafter(Alike, Drafter):
+    """One that is loaded with the model, and drafts inside the engine."""
+
+    def propose_batch(self, contexts: list[DraftContext]) -> list[Proposal]:
+        name = type(self).__name__
+        raise UnsupportedCombinationError(f"{name} drafts inside the engine that was loaded with it", name, "arena")
+
+    def _refuse(self, path: str, loaded: str) -> NoReturn:
+        """For a model that was loaded without it, or with another one."""
+        raise UnsupportedCombinationError(
+            f"{type(self).__name__}({path!r}) is loaded with the model, and this one was loaded {loaded}: give it to"
+            " LLM(speculative_config=)",
+            "speculative_config",
+            "LLM",
+        )
 
 
 class FunctionDrafter(Drafter):

@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING
 
 from llmi import _core
 from llmi.base.kinds import Place, Whole, parse
-from llmi.base.travel import Alike
-from llmi.errors import UnsupportedCombinationError
 from llmi.speculation.choices import nodes_of, tree_of
-from llmi.speculation.context import DraftContext
 from llmi.speculation.draft_model import SHORTLIST, checked_shortlist
-from llmi.speculation.drafters import Drafter, Proposal
+from llmi.speculation.drafters import LoadedDrafter
 from llmi.speculation.heads import refuse_pickled
 
 if TYPE_CHECKING:
@@ -23,7 +20,7 @@ if TYPE_CHECKING:
 _NUM_TOKENS = Whole(1, 16)
 
 
-class Eagle(Alike, Drafter):
+class Eagle(LoadedDrafter):
     """One decoder layer, trained for a model, drafts from the model's own last hidden rows (Li et al., EAGLE, 2024).
 
     It is loaded with the model, so give it to LLM: `LLM(model, speculative_config=Eagle(path))`; a call may then switch it off with
@@ -75,18 +72,9 @@ class Eagle(Alike, Drafter):
         self.shortlist = checked_shortlist(shortlist)
         refuse_pickled(Path(self.path))
 
-    def propose_batch(self, contexts: list[DraftContext]) -> list[Proposal]:
-        raise UnsupportedCombinationError("Eagle drafts inside the engine that was loaded with it", "Eagle", "arena")
-
     def _attach(self, llm: Session) -> None:
-        if llm._eagle == (self.path, self.shortlist):
-            return
-        loaded = "without one" if llm._eagle is None else f"with {llm._eagle[0]}"
-        raise UnsupportedCombinationError(
-            f"Eagle({self.path!r}) is loaded with the model, and this one was loaded {loaded}: give it to LLM(speculative_config=)",
-            "speculative_config",
-            "LLM",
-        )
+        if llm._eagle != (self.path, self.shortlist):
+            self._refuse(self.path, "without one" if llm._eagle is None else f"with {llm._eagle[0]}")
 
     def _core(self) -> _core.EagleDrafter:
         chain = [(node - 1, 0) for node in range(self.num_draft_tokens)]

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 
 from llmi import _core
 from llmi.base.kinds import Place, parse
-from llmi.base.travel import Alike
-from llmi.errors import InvalidParamsError, UnsupportedCombinationError
+from llmi.errors import InvalidParamsError
 from llmi.speculation.choices import Tree, nodes_of, tree_of
-from llmi.speculation.context import DraftContext
-from llmi.speculation.drafters import Drafter, Proposal
+from llmi.speculation.drafters import LoadedDrafter
 from llmi.speculation.heads import refuse_pickled
 
 if TYPE_CHECKING:
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 DEFAULT_TREE: Tree = [(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)]
 
 
-class Medusa(Alike, Drafter):
+class Medusa(LoadedDrafter):
     """Heads, trained for a model, each guess one of the next tokens from the model's last hidden row (Cai et al., Medusa, 2024).
 
     They are loaded with the model, so give them to LLM: `LLM(model, speculative_config=Medusa(heads))`; a call may then switch them off
@@ -62,18 +60,10 @@ class Medusa(Alike, Drafter):
         self.choices = None if choices is None else tree_of(choices)
         refuse_pickled(Path(self.heads))
 
-    def propose_batch(self, contexts: list[DraftContext]) -> list[Proposal]:
-        raise UnsupportedCombinationError("Medusa drafts inside the engine that was loaded with it", "Medusa", "arena")
-
     def _attach(self, llm: Session) -> None:
         path, num_heads = llm._medusa or (None, 0)
         if path != self.heads:
-            loaded = "without heads" if path is None else f"with {path}"
-            raise UnsupportedCombinationError(
-                f"Medusa({self.heads!r}) is loaded with the model, and this one was loaded {loaded}: give it to LLM(speculative_config=)",
-                "speculative_config",
-                "LLM",
-            )
+            self._refuse(self.heads, "without heads" if path is None else f"with {path}")
         self._check_depth(num_heads)
 
     def _check_depth(self, num_heads: int) -> None:

@@ -20,14 +20,8 @@ _NAMES_A_STEP = 8  # of a budget
 #: Keywords whose schemas are for other places than the object itself; how the standard combines them does not matter where one schema has
 #: them alone.
 _INNER = (
-    "patternProperties",
-    "additionalProperties",
-    "unevaluatedProperties",
-    "items",
-    "prefixItems",
-    "additionalItems",
-    "unevaluatedItems",
-)
+    "patternProperties", "additionalProperties", "unevaluatedProperties", "items", "prefixItems", "additionalItems", "unevaluatedItems",
+)  # fmt: skip
 
 
 @dataclasses.dataclass

@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import cast
+from typing import Any, cast
 
 from llmi.base.log import log
 from llmi.errors import InvalidParamsError
@@ -72,7 +72,7 @@ def _grammar_of(params: StructuredOutputsParams, special: Mapping[str, int], bud
     if params.kind == "structural_tag":
         return str(
             matcher.grammar_from_lark(
-                tag_grammar(params.structural_tag, special, functools.partial(_json_rule, budget=budget, open_objects=params.open_objects))
+                tag_grammar(params.structural_tag, special, functools.partial(json_rule, budget=budget, open_objects=params.open_objects))
             )
         )
     return str(matcher.grammar_from_lark(_lark(params.grammar or "", budget)))
@@ -108,8 +108,9 @@ def _lark(grammar: str, budget: Budget) -> str:
         raise refused(f"the grammar is no GBNF: {error}") from None
 
 
-def _json_rule(schema: str | dict[str, object], budget: Budget, open_objects: bool) -> str:
-    grammar = json.loads(grammar_of(StructuredOutputsParams(json=schema, open_objects=open_objects), budget=budget))
+def json_rule(schema: str | dict[str, object], budget: Budget, **options: Any) -> str:
+    """The body of a rule for JSON that fits a schema. options: of StructuredOutputsParams. Raises InvalidParamsError."""
+    grammar = json.loads(grammar_of(StructuredOutputsParams(json=schema, **options), budget=budget))
     return f"%json {json.dumps(grammar['grammars'][0]['json_schema'])}"
 
 

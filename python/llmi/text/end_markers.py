@@ -6,29 +6,10 @@ from collections.abc import Mapping
 
 #: llama.cpp's list: where they are control tokens, they end generation.
 END_MARKERS = (
-    "<|im_end|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<end_of_turn>",
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "<end_of_utterance>",
-    "<|end|>",
-    "<|return|>",
-    "<|call|>",
-    "<|calls|>",
-    "<|flush|>",
-    "<turn|>",
-    "<|tool_response>",
-    "<｜end▁of▁sentence｜>",
-    "<EOT>",
-    "_<EOT>",
-    "[EOT]",
-    "[EOS]",
-    "[e~[",
-    "<eos>",
-    "</s>",
-)
+    "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<end_of_utterance>", "<|end|>",
+    "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "<EOT>", "_<EOT>", "[EOT]",
+    "[EOS]", "[e~[", "<eos>", "</s>",
+)  # fmt: skip
 #: Files list markup as user-defined tokens now and then; they count as control tokens: user text never becomes it. Not "</s>", which is an
 #: HTML tag, too. What looks like <|this|> is what llama.cpp's converter takes for special.
 _UNMISTAKABLE = {*END_MARKERS[:-1], "<start_of_turn>", "<bos>", "<pad>", "<mask>", "[INST]", "[/INST]", "[BOS]"}

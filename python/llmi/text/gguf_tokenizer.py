@@ -41,26 +41,9 @@ USED = {
 }
 #: Ids that are checked; of them only BOS, the three ends, the unknown token and, in WordPiece, the separator change anything.
 ID_KEYS = (
-    "bos",
-    "eos",
-    "eot",
-    "eom",
-    "unknown",
-    "seperator",
-    "separator",
-    "padding",
-    "mask",
-    "cls",
-    "fim_pre",
-    "fim_suf",
-    "fim_mid",
-    "fim_pad",
-    "fim_rep",
-    "fim_sep",
-    "prefix",
-    "suffix",
-    "middle",
-)
+    "bos", "eos", "eot", "eom", "unknown", "seperator", "separator", "padding", "mask", "cls", "fim_pre", "fim_suf", "fim_mid", "fim_pad",
+    "fim_rep", "fim_sep", "prefix", "suffix", "middle",
+)  # fmt: skip
 #: Keys that change no token of these kinds of vocabulary, and why.
 INERT = {
     "token_type_count": "segments of encoders",

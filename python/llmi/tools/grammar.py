@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmi.errors import InvalidParamsError
-from llmi.params.structured import StructuredOutputsParams
 from llmi.structured.budget import Budget
-from llmi.structured.grammars import grammar_of
+from llmi.structured.grammars import json_rule
 from llmi.structured.lark_text import literal
 from llmi.tools.form import ToolFormat
 from llmi.tools.functions import Choice, Function
@@ -54,10 +53,9 @@ class GrammarRules:
         key = json.dumps(schema)
         if key not in self._json:
             try:
-                grammar = grammar_of(StructuredOutputsParams(json=schema, whitespace="one"), budget=self.budget)
+                self._json[key] = self.rule(json_rule(schema, self.budget, whitespace="one"))
             except InvalidParamsError as error:
                 raise InvalidParamsError(f"{where}: {plain_reason(error)}", "tools") from None
-            self._json[key] = self.rule(f"%json {json.dumps(json.loads(grammar)['grammars'][0]['json_schema'])}")
         return self._json[key]
 
     def quoted(self, mark: str, regex: str) -> str:

@@ -121,8 +121,7 @@ class Text:
     @classmethod
     def load(cls, path: Path) -> Text:
         """Reads a file that save wrote."""
-        data = np.load(path, allow_pickle=False)
-        return cls(data["token_ids"], data["offsets"], data["prompt_lens"], data["turns_of"], data["warm"])
+        return cls(**np.load(path, allow_pickle=False))
 
 
 Moved = Callable[[float], object]
