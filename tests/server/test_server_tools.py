@@ -12,7 +12,8 @@ from agent_bodies import claude_code_body, cline_body, codex_body
 from llmi.server.parts import num_reasoning_tokens
 from llmi.structured.thinking import Thinking
 from llmi.testing import tiny_model
-from llmi.tools.stream import AnswerFormat, ToolStream
+from llmi.tools.chat import ToolChat
+from llmi.tools.stream import AnswerFormat
 from server_client import Client
 
 CHAT, COMPLETIONS, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
@@ -378,6 +379,6 @@ def test_methods_and_paths(client: Client) -> None:
 @pytest.mark.parametrize(("text", "expected"), [("<think>ab</think>cd", 9), ("<think>ab", 9), ("abc", 0), ("<think></think>x", 0), ("", 0)])
 def test_reasoning_tokens_are_counted(text: str, expected: int) -> None:
     """Tokens of one letter: up to the last of the reasoning, its opening mark included."""
-    thinking = AnswerFormat(None, frozenset(), Thinking("<think>", "</think>"))
+    tools = ToolChat(None, {}, None, AnswerFormat(None, frozenset(), Thinking("<think>", "</think>")))
     ids = list(text.encode())
-    assert num_reasoning_tokens(ids, lambda part: bytes(part).decode(), lambda: ToolStream(thinking, 0, 0)) == expected
+    assert num_reasoning_tokens(ids, lambda part: tools.read(bytes(part).decode(), 0, 0).reasoning or "") == expected

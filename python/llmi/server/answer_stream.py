@@ -13,12 +13,15 @@ from llmi.server.generation import Deltas, Job
 from llmi.server.receipts import Receipts
 
 
-class StreamForm(Protocol):
-    """An endpoint's form of an answer as it comes."""
+class Form(Protocol):
+    """An endpoint's form of an answer to one job."""
 
     @property
     def id(self) -> str:
         """The answer's id."""
+
+    def whole(self, outputs: list[RequestOutput], receipt: dict[str, Any]) -> dict[str, Any]:
+        """The whole answer. receipt: what `llmi` says of it."""
 
     def begin(self) -> bytes:
         """The first events of a stream."""
@@ -45,7 +48,7 @@ class AnswerStream(Watched):
     While a client does not read, nothing is taken: what comes meanwhile is one larger event.
     """
 
-    def __init__(self, job: Job, form: StreamForm, receipts: Receipts, deltas: Deltas) -> None:
+    def __init__(self, job: Job, form: Form, receipts: Receipts, deltas: Deltas) -> None:
         super().__init__(job.admission.limits.keep_alive_s)
         self._job, self._form, self._receipts, self._deltas = job, form, receipts, deltas
 

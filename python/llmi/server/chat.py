@@ -16,10 +16,12 @@ from llmi.server.fields import CHAT, Taken
 from llmi.server.generation import Job, new_job
 from llmi.server.logprobs import Position, prompt_logprobs
 from llmi.server.openai_form import OpenAIForm
-from llmi.server.parts import Part, Parts, PartStream, news_of, parts_of
+from llmi.server.parts import PartStream, news_of
 from llmi.server.prompts import chat_of, render, with_tools
 from llmi.server.respond import respond
 from llmi.server.state import prepare, take
+from llmi.tools.calls import ToolEvent
+from llmi.tools.chat import Answer
 
 
 async def chat_completions(request: Request) -> Response:
@@ -66,12 +68,12 @@ class ChatForm(OpenAIForm):
         return result
 
     def _choice(self, completion: CompletionOutput) -> dict[str, Any]:
-        parts = parts_of(self._streams(completion.index), completion.text)
-        if parts.calls:
+        answer = self._job.prompts[0].read(completion.text, self._job.seeds[0], completion.index)
+        if answer.tool_calls:
             self._called.add(completion.index)
         choice: dict[str, Any] = {
             "index": completion.index,
-            "message": _message(parts, self._with_reasoning),
+            "message": _message(answer, self._with_reasoning),
             "logprobs": self._logprobs_of(completion),
             "finish_reason": self._reason(completion),
             "stop_reason": completion.stop_reason,
@@ -155,19 +157,20 @@ class ChatForm(OpenAIForm):
         return self._ended(chunk, completion, is_last, finish_reason=self._reason(completion))
 
 
-def _message(parts: Parts, with_reasoning: bool) -> dict[str, Any]:
+def _message(answer: Answer, with_reasoning: bool) -> dict[str, Any]:
     """The assistant's message; content is null where there are calls alone."""
-    message: dict[str, Any] = {"role": "assistant", "content": parts.text or (None if parts.calls else ""), "refusal": None}
-    if parts.reasoning and with_reasoning:
-        message["reasoning_content"] = parts.reasoning
-    if parts.calls:
+    message: dict[str, Any] = {"role": "assistant", "content": answer.content or (None if answer.tool_calls else ""), "refusal": None}
+    if answer.reasoning and with_reasoning:
+        message["reasoning_content"] = answer.reasoning
+    if answer.tool_calls:
         message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}} for call in parts.calls
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments_text}}
+            for call in answer.tool_calls
         ]
     return message
 
 
-def _deltas(parts: Sequence[Part], with_reasoning: bool) -> list[dict[str, Any]]:
+def _deltas(parts: Sequence[ToolEvent], with_reasoning: bool) -> list[dict[str, Any]]:
     """The deltas of parts that have come. A chunk has one entry of a call, and nothing else, then: clients read the first entry, or parse
     each as it comes."""
     deltas: list[dict[str, Any]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,11 +19,12 @@ from llmi.server.errors import ApiError, api_error
 from llmi.server.fields import COUNT_TOKENS, MESSAGES, Endpoint, Taken
 from llmi.server.generation import Job, new_job
 from llmi.server.nested import wrong
-from llmi.server.parts import Call, Part, news_of
+from llmi.server.parts import news_of
 from llmi.server.prompts import Prompt, render, with_tools
 from llmi.server.respond import json_response, respond
 from llmi.server.served import Served
 from llmi.server.state import prepare, take
+from llmi.tools.calls import ToolEvent
 
 _STOPS = Listed(Text(4096), "a list of strings", 64)
 
@@ -141,7 +143,7 @@ class MessageForm:
             self._last = completion
         return self._told(news_of(self._stream, completion.text, output.finished))
 
-    def _told(self, parts: Sequence[Part]) -> bytes:
+    def _told(self, parts: Sequence[ToolEvent]) -> bytes:
         data = b""
         for part in parts:
             if part.kind == "call":
@@ -190,24 +192,21 @@ class MessageForm:
         return _event({"type": "error", **error.body()})
 
 
-def _content(parts: Sequence[Part]) -> list[dict[str, Any]]:
+def _content(parts: Sequence[ToolEvent]) -> list[dict[str, Any]]:
     """The blocks of a whole answer, in the order in which a stream begins them."""
     blocks: list[dict[str, Any]] = []
-    calls: list[tuple[dict[str, Any], Call]] = []
+    calls: list[dict[str, Any]] = []
     for part in parts:
         if part.kind == "call":
-            block = {"type": "tool_use", "id": part.id, "name": part.name}
-            blocks.append(block)
-            calls.append((block, Call(part.id, part.name, part.text)))
-        elif part.kind == "arguments":
-            calls[-1][1].arguments += part.text
+            calls.append({"type": "tool_use", "id": part.id, "name": part.name, "input": {}})
+            blocks.append(calls[-1])
+        elif part.kind == "arguments":  # all of them at once
+            calls[-1]["input"] = json.loads(part.text)
         else:
             kind, more = ("text", {}) if part.kind == "text" else ("thinking", {"signature": ""})
             if not blocks or blocks[-1]["type"] != kind:
                 blocks.append({"type": kind, kind: "", **more})
             blocks[-1][kind] += part.text
-    for block, call in calls:
-        block["input"] = call.values
     return blocks or [{"type": "text", "text": ""}]
 
 

@@ -23,7 +23,7 @@ from llmi.server.parts import Streams, TextStream
 from llmi.server.plain_messages import arguments_as_objects, plain_messages
 from llmi.server.served import Served
 from llmi.server.state import prepare
-from llmi.tools.chat import ToolChat, chat_tools, together
+from llmi.tools.chat import Answer, ToolChat, chat_tools, together
 
 _CLOCK = "strftime_now"
 _TAG = re.compile(r"\{[{%#]")
@@ -67,6 +67,10 @@ class Prompt:
         if tools is None or tools.format is None:
             return lambda index: TextStream()
         return lambda index: tools.stream(seed, index, self.text)
+
+    def read(self, text: str, seed: int, index: int) -> Answer:
+        """The parts of a whole answer to it, that of choice `index`."""
+        return Answer(text, None, []) if self.tools is None or self.is_plain else self.tools.read(text, seed, index, self.text)
 
     @property
     def is_plain(self) -> bool:

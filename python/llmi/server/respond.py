@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from llmi.outputs.results import RequestOutput
 from llmi.server.answer import encode
-from llmi.server.answer_stream import AnswerStream, StreamForm, check_end
+from llmi.server.answer_stream import AnswerStream, Form, check_end
 from llmi.server.event_stream import unless_gone
 from llmi.server.generation import Deltas, Job, finals
 from llmi.server.receipts import Receipts
 from llmi.server.state import state_of
 
 _FEW_ENTRIES = 4_096  # tokens and log-probabilities that are written in a few milliseconds
-
-
-class Form(StreamForm, Protocol):
-    """An endpoint's form of an answer to one job."""
-
-    def whole(self, outputs: list[RequestOutput], receipt: dict[str, Any]) -> dict[str, Any]:
-        """The whole answer. receipt: what `llmi` says of it."""
 
 
 async def respond(request: Request, job: Job, form: Form, stream: bool) -> Response:

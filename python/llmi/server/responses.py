@@ -17,11 +17,12 @@ from llmi.server.errors import ApiError
 from llmi.server.fields import RESPONSES, Taken
 from llmi.server.generation import Job, new_job
 from llmi.server.logprobs import LogprobForm, Position
-from llmi.server.parts import Part, news_of, num_reasoning_tokens
+from llmi.server.parts import news_of, num_reasoning_tokens
 from llmi.server.prompts import render, with_tools
 from llmi.server.respond import respond
 from llmi.server.responses_chat import chat_of_response, text_format
 from llmi.server.state import prepare, take
+from llmi.tools.calls import ToolEvent
 
 _TEXT, _REASONING = "output_text", "reasoning_text"
 
@@ -119,9 +120,7 @@ class ResponseForm:
     def _num_reasoning(self) -> int:
         skip, model, prompt = bool(self._job.params.get("skip_special_tokens", True)), self._job.model, self._job.prompts[0]
         return num_reasoning_tokens(
-            self._token_ids,
-            lambda ids: model.text_of(ids, skip),
-            lambda: prompt.streams(self._job.seeds[0])(0),
+            self._token_ids, lambda ids: prompt.read(model.text_of(ids, skip), self._job.seeds[0], 0).reasoning or ""
         )
 
     # --- as it comes
@@ -149,7 +148,7 @@ class ResponseForm:
             data += self._item_event("response.output_text.delta", content_index=0, delta="", logprobs=self._told_logprobs())
         return data
 
-    def _told(self, parts: Sequence[Part]) -> bytes:
+    def _told(self, parts: Sequence[ToolEvent]) -> bytes:
         data = b""
         for part in parts:
             if part.kind == "call":
