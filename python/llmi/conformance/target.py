@@ -9,6 +9,7 @@ import socket
 import time
 from typing import Any, TypeAlias
 
+from llmi.loadtest.events import BadAnswer, sse_events
 from llmi.loadtest.fetch import MOST_BYTES, UnboundedError, fetch
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -45,13 +46,9 @@ class Reply:
         if self.status != 200 or not kind.startswith("text/event-stream"):
             raise Broken(f"the request names a stream; the answer has status {self.status} and content-type {kind!r}: {self.data[:120]!r}")
         try:
-            blocks = self.data.decode("utf-8").replace("\r\n", "\n").split("\n\n")
-        except UnicodeDecodeError:
-            raise Broken("the stream is no UTF-8") from None
-        if blocks[-1]:
-            raise Broken("the stream ends within an event")
-        lines = ["\n".join(line[5:].removeprefix(" ") for line in block.split("\n") if line.startswith("data:")) for block in blocks]
-        return [line for line in lines if line]
+            return [data for _, data in sse_events([(0.0, self.data)]) if data]
+        except BadAnswer as error:
+            raise Broken(str(error)) from None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,8 @@ import math
 import threading
 from typing import TYPE_CHECKING
 
-from llmi.base import lazy_numpy
 from llmi.outputs.completion import FinishReason
+from llmi.requests.results import request_metrics
 from llmi.requests.submission import Submission
 
 if TYPE_CHECKING:
@@ -80,30 +80,22 @@ class Totals:
 
     def add(self, submission: Submission) -> None:
         """A request has ended."""
-        lazy_numpy.load()
         request, params = submission.built, submission.params
-        samples = request.samples
-        end, first, begun, arrival = (
-            request.finish_time_s,
-            request.first_token_time_s,
-            request.first_scheduled_time_s,
-            request.arrival_time_s,
-        )
-        first, begun = first or math.nan, begun or math.nan
+        samples, times_of = request.samples, request_metrics(submission, request)
         num_tokens = sum(len(sample.token_ids) for sample in samples)
         times = samples[0].token_times_s if samples else np.zeros(0)
         values = {
-            "time_to_first_token_seconds": first - arrival,
-            "e2e_request_latency_seconds": end - arrival,
-            "request_queue_time_seconds": begun - arrival,
-            "request_time_per_output_token_seconds": (end - first) / (len(times) - 1) if len(times) > 1 else math.nan,
-            "request_prefill_time_seconds": first - begun,
-            "request_decode_time_seconds": end - first,
-            "request_inference_time_seconds": end - begun,
-            "request_template_time_seconds": submission.template_time_s,
-            "request_tokenizer_time_seconds": submission.tokenizer_time_s,
-            "request_detokenize_time_seconds": request.detokenize_time_s,
-            "request_constraint_time_seconds": submission.compile_time_s + request.constraint_time_s,
+            "time_to_first_token_seconds": times_of.time_to_first_token_s,
+            "e2e_request_latency_seconds": times_of.e2e_latency_s,
+            "request_queue_time_seconds": times_of.queue_time_s,
+            "request_time_per_output_token_seconds": times_of.time_per_output_token_s,
+            "request_prefill_time_seconds": times_of.prefill_time_s,
+            "request_decode_time_seconds": times_of.decode_time_s,
+            "request_inference_time_seconds": times_of.prefill_time_s + times_of.decode_time_s,
+            "request_template_time_seconds": times_of.template_time_s,
+            "request_tokenizer_time_seconds": times_of.tokenizer_time_s,
+            "request_detokenize_time_seconds": times_of.detokenize_time_s,
+            "request_constraint_time_seconds": times_of.constraint_time_s,
             "request_prompt_tokens": len(submission.prompt_token_ids),
             "request_generation_tokens": num_tokens,
             "request_params_n": params.n,

@@ -35,6 +35,9 @@ _LONG_CHARACTERS = 2_000
 #: Where a prompt is a chat that was rendered already, its markup stands at the beginning.
 MARKUP_CHARACTERS = 65_536
 
+#: Parts of a loaded tokenizer that travel as they are.
+_PLAIN_PARTS = ("bos_token_id", "eos_token_ids", "main_eos_token_id", "prefix", "suffix", "chat_templates", "template_tokens")
+
 _ID = Whole(-(2**65536), 2**65536, "a token id, a whole number")  # one beyond the vocabulary is a TokenizerError
 _IDS = Listed(_ID, "a list of token ids, which are whole numbers", MAX_ENTRIES)
 
@@ -106,26 +109,14 @@ class Tokenizer:
         self.vocab_size: int = len(loaded.listed.texts)
 
     def __getstate__(self) -> dict[str, Any]:
-        loaded = self._loaded
         with self._lock:
             library = self._tokenizer_for(None).to_str()
-        listed = loaded.listed
         return {
             "path": str(self.path),
             "library": library,
-            "texts": listed.texts,
-            "special": listed.special,
-            "whole": listed.whole,
-            "byte_level": listed.byte_level,
-            "adds_space": listed.adds_space,
-            "bos_token_id": loaded.bos_token_id,
-            "eos_token_ids": loaded.eos_token_ids,
-            "main_eos_token_id": loaded.main_eos_token_id,
-            "keeps_bytes": loaded.keeps_bytes(),
-            "prefix": loaded.prefix,
-            "suffix": loaded.suffix,
-            "chat_templates": loaded.chat_templates,
-            "template_tokens": loaded.template_tokens,
+            "listed": vars(self._loaded.listed),
+            "keeps_bytes": self._loaded.keeps_bytes(),
+            "parts": {name: getattr(self._loaded, name) for name in _PLAIN_PARTS},
             "chat_template": self.chat_template,
         }
 
@@ -138,13 +129,8 @@ class Tokenizer:
 
             return guarded(tokenizers.Tokenizer.from_str, path, library)
 
-        listed = ListedTokens(state["texts"], state["special"], state["whole"], state["byte_level"], state.get("adds_space", False))
-        names = ("bos_token_id", "eos_token_ids", "main_eos_token_id", "prefix", "suffix", "chat_templates", "template_tokens")
-        self._take(
-            LoadedTokenizer(
-                build=build, listed=listed, keeps_bytes=lambda: bool(state["keeps_bytes"]), **{name: state[name] for name in names}
-            )
-        )
+        listed, keeps_bytes = ListedTokens(**state["listed"]), bool(state["keeps_bytes"])
+        self._take(LoadedTokenizer(build=build, listed=listed, keeps_bytes=lambda: keeps_bytes, **state["parts"]))
         self.chat_template = state["chat_template"]
 
     @property
