@@ -31,13 +31,13 @@ import numpy as np
 import prompts
 import report
 from numpy.typing import NDArray
+from ship import load
 
 import llmi
 from llmi import LLM, SamplingParams, SpeculativeConfig, _core
 from llmi.speculation import auto
 from llmi.training.acceptance import acceptance as head_counts
 from llmi.training.data import data_of
-from llmi.training.eagle import EagleModel
 from llmi.training.target import Target
 from llmi.training.text import Text
 from speculation import llama_lookup
@@ -155,7 +155,7 @@ def acceptance(answers: list[Answer], right_of: Callable[[Answer], Right]) -> di
 
 def heads_acceptance(llm: LLM, path: Path, answers: list[Answer]) -> dict[str, Any]:
     """Of trained heads, by their own arithmetic in float32."""
-    model, shortlist = EagleModel.load(path)
+    model, shortlist = load(path)
     target, results = Target(llm), {}
     embeddings = target.embeddings(shortlist.astype(np.int64))
     for kind in dict.fromkeys(answer.kind for answer in answers):

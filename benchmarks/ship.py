@@ -11,26 +11,32 @@ where it was. In FOLDER: heads/ as train_heads writes them, eagle.safetensors (4
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import prompts
+import report
+from numpy.typing import NDArray
 
 from llmi.base.whole_file import write_whole
 from llmi.llm import LLM
-from llmi.models.safetensors_file import write_safetensors
+from llmi.models.safetensors_file import read_safetensors, write_safetensors
 from llmi.speculation.corpus import CorpusDrafter
 from llmi.training.acceptance import table
 from llmi.training.eagle import EagleModel
 from llmi.training.fit import Fit
-from llmi.training.packed import pack_all, unpack_all
+from llmi.training.layer import Shape
 from llmi.training.plan import GROUP, Clock, training_s
 from llmi.training.text import OwnTurns, Text
+
+sys.path.insert(0, str(report.ROOT / "tests" / "support"))
+from packed_heads import pack_all, unpack_all
 
 #: Most bytes of the heads and the table together.
 MOST_BYTES = 4_000_000
@@ -104,8 +110,33 @@ def steps_for(fit: Fit, text: Text, folder: Path, clock: Clock) -> int:
 
 def rounded(model: EagleModel) -> EagleModel:
     """The model as its packed file has it."""
-    tensors = unpack_all(pack_all(model.tensors(np.float32)))
-    return EagleModel.of_tensors(model.shape, tensors)
+    return of_tensors(model.shape, unpack_all(pack_all(model.tensors(np.float32))))
+
+
+def of_tensors(shape: Shape, tensors: Mapping[str, NDArray[Any]]) -> EagleModel:
+    """From what EagleModel.tensors gives."""
+
+    def joined(*names: str) -> NDArray[np.float32]:
+        return np.concatenate([tensors[f"layers.0.{name}.weight"] for name in names]).astype(np.float32)
+
+    weights = {
+        "fc": tensors["fc.weight"].astype(np.float32),
+        "q": joined("self_attn.q_proj"),
+        "kv": joined("self_attn.k_proj", "self_attn.v_proj"),
+        "o": joined("self_attn.o_proj"),
+        "norm": joined("post_attention_layernorm"),
+        "gate_up": joined("mlp.gate_proj", "mlp.up_proj"),
+        "down": joined("mlp.down_proj"),
+    }
+    return EagleModel(shape, weights, 1.0)
+
+
+def load(path: Path) -> tuple[EagleModel, NDArray[np.int32]]:
+    """(model, shortlist): of a folder that train_heads wrote, or of a packed file."""
+    tensors, metadata = read_safetensors(path / "model.safetensors" if path.is_dir() else path)
+    config = json.loads((path / "config.json").read_text(encoding="utf-8") if path.is_dir() else metadata["config"])
+    shape = Shape(**{field.name: config[field.name] for field in dataclasses.fields(Shape)})
+    return of_tensors(shape, unpack_all(tensors)), tensors["shortlist"]
 
 
 def make(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:

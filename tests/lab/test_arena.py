@@ -12,8 +12,8 @@ import pytest
 
 import llmi
 from llmi import LLM, SamplingParams, SpeculativeConfig, TokenTree, drafter_arena, speculation_forecast
-from llmi.testing.tiny_eagle import tiny_eagle
 from test_speculation import Replay
+from tiny_eagle import tiny_eagle
 
 PROMPTS = [[5, 6, 7, 5, 6, 7, 5], [1, 2, 3, 4], [9, 9, 9]]
 PARAMS = SamplingParams(max_tokens=60, seed=2, temperature=0.4, ignore_eos=True)

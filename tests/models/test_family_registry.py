@@ -13,8 +13,8 @@ import llmi
 from llmi.errors import InvalidParamsError, ModelFileError, UnsupportedModelError
 from llmi.families import Config, ModelSpec, Style, dense, family, forget_family
 from llmi.families.inert import matches
-from llmi.families.page import page
 from llmi.families.registry import cards
+from models_page import page
 from read_config import SIZES, read_config, read_metadata
 
 ARCHITECTURES = [name for card in cards() if not card.is_users for name in card.hf]
@@ -315,7 +315,7 @@ def test_the_page_of_models() -> None:
     path = Path(__file__).parents[2] / "docs" / "models.md"
     if not path.is_file():
         pytest.skip("the documents are not beside the tests")
-    assert path.read_text() == page(), "python -m llmi.families.page > docs/models.md"
+    assert path.read_text() == page(), "python tests/support/models_page.py > docs/models.md"
 
 
 # --- hostile files

@@ -14,21 +14,19 @@ from llmi.models.inspection import (
     devices_needed,
     inspect_model,
     kv_bytes_per_token,
-    kv_cache_bytes,
     prefill_flops,
-    tokens_that_fit,
     windowed_kv_bytes,
 )
 from llmi.testing import tiny_model
 
 
 def test_published_numbers() -> None:
-    assert kv_cache_bytes(32, 32, 128, 2048) == 1_073_741_824  # LLaMA-7B, 2,048 tokens, fp16: 1073.7 MB
+    assert windowed_kv_bytes([0] * 32, 32, 128, 2048) == 1_073_741_824  # LLaMA-7B, 2,048 tokens, fp16: 1073.7 MB
     assert kv_bytes_per_token(40, 40, 128) == 819_200  # LLaMA-13B: 0.82 MB a token
-    assert tokens_that_fit(14_000_000_000, 40, 40, 128) == 17_089  # so 14 GB hold 17,089 tokens
+    assert 14_000_000_000 // kv_bytes_per_token(40, 40, 128) == 17_089  # so 14 GB hold 17,089 tokens
     assert 17_089 // 2048 == 8  # 8 sequences of 2,048
     assert kv_bytes_per_token(80, 64, 128) == 2_621_440  # a 70B with MHA: 2.62 MB a token
-    assert round(16 * kv_cache_bytes(80, 64, 128, 1024) / 1e9, 2) == 42.95  # 16 sequences of 1,024
+    assert round(16 * windowed_kv_bytes([0] * 80, 64, 128, 1024) / 1e9, 2) == 42.95  # 16 sequences of 1,024
     assert round(kv_bytes_per_token(80, 8, 128) / 1e6, 2) == 0.33  # the real LLaMA-2-70B, 8 KV heads
     assert [2 * billions for billions in (7, 13, 70)] == [14, 26, 140]  # GB of fp16 weights
 
@@ -99,4 +97,4 @@ def test_engine_agrees_with_the_arithmetic(smollm_path: Path, num_tokens: int) -
     from llmi import LLM
 
     with LLM(smollm_path, kv_cache_memory_bytes=1 << 26, max_model_len=256) as llm:
-        assert llm.model_info.kv_bytes_per_token * num_tokens == kv_cache_bytes(30, 3, 64, num_tokens)
+        assert llm.model_info.kv_bytes_per_token * num_tokens == windowed_kv_bytes([0] * 30, 3, 64, num_tokens)

@@ -21,8 +21,8 @@ from llmi.models.safetensors_file import read_safetensors, write_safetensors
 from llmi.speculation import auto
 from llmi.testing import assert_lossless, assert_same_tokens
 from llmi.testing.tiny import save_safetensors
-from llmi.testing.tiny_eagle import tiny_eagle
-from llmi.training.packed import pack_all
+from packed_heads import pack_all
+from tiny_eagle import tiny_eagle
 
 SMALL: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 23, "max_model_len": 256}
 PARAMS = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, detokenize=False)

@@ -13,7 +13,7 @@ from eagle_float64 import EagleDefinition
 from features import crowded_llm, enumerable_llm
 from llmi import LLM, Eagle, Outputs, SamplingParams, SpeculativeConfig
 from llmi.testing import assert_lossless, assert_same_tokens
-from llmi.testing.tiny_eagle import tiny_eagle
+from tiny_eagle import tiny_eagle
 
 MARGIN = 1e-3  # of logits: closer ones may be ranked otherwise in fp32
 OPTIONS: dict[str, Any] = {"dtype": "float32", "max_model_len": 256}

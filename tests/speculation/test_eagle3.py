@@ -13,8 +13,8 @@ from eagle3_float64 import Eagle3Definition
 from features import crowded_llm
 from llmi import LLM, Eagle, ModelFileError
 from llmi.testing import assert_same_tokens
-from llmi.testing.tiny_eagle3 import tiny_eagle3
 from test_eagle import GREEDY, OPTIONS, SAMPLED, check_drafts, config, prompt
+from tiny_eagle3 import tiny_eagle3
 
 TAPS = [1, 2, 3]
 TOKENS = [*range(1, 50), 52, 57, 60, 63]

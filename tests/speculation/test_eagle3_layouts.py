@@ -20,8 +20,8 @@ from llmi.models.files import OpenModel, open_model
 from llmi.speculation.heads import core_options, open_heads
 from llmi.testing import assert_same_tokens
 from llmi.testing.tiny import save_safetensors
-from llmi.testing.tiny_eagle3 import tapped_rows
 from test_eagle import OPTIONS, config, drafted
+from tiny_eagle3 import tapped_rows
 
 Rows = tuple[Any, Any, Any]
 

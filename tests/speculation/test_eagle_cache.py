@@ -13,8 +13,8 @@ from eagle_float64 import EagleDefinition
 from features import crowded_llm
 from llmi import LLM, Outputs
 from llmi.testing import assert_same_tokens
-from llmi.testing.tiny_eagle import tiny_eagle
 from test_eagle import GREEDY, OPTIONS, SAMPLED, check_drafts, check_under_pressure, config, drafted, prompt
+from tiny_eagle import tiny_eagle
 
 LONG = prompt(70, 52)  # three blocks of 16 and a part
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from llmi import LLM, Eagle, InvalidParamsError, ModelFileError, SamplingParams, SpeculativeConfig, UnsupportedCombinationError
-from llmi.testing.tiny_eagle import tiny_eagle
 from test_eagle import OPTIONS, config
+from tiny_eagle import tiny_eagle
 
 PARAMS = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, detokenize=False)
 

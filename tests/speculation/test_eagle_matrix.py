@@ -10,7 +10,7 @@ import pytest
 from features import ALL_FEATURES, crowded_llm, make_request
 from llmi import LLM, Eagle, Outputs, SpeculativeConfig
 from llmi.testing import assert_same_tokens
-from llmi.testing.tiny_eagle import tiny_eagle
+from tiny_eagle import tiny_eagle
 
 
 @pytest.fixture(scope="module")

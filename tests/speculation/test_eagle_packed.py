@@ -15,9 +15,9 @@ from llmi import LLM, Eagle, ModelFileError, SpeculativeConfig
 from llmi.models.safetensors_file import read_safetensors, write_safetensors
 from llmi.testing import assert_same_tokens
 from llmi.testing.tiny import save_safetensors
-from llmi.testing.tiny_eagle import tiny_eagle
-from llmi.training.packed import pack_all, unpack_all
+from packed_heads import pack_all, unpack_all
 from test_eagle import GREEDY, OPTIONS, SAMPLED, drafted, prompt
+from tiny_eagle import tiny_eagle
 
 SMALL: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 24, "max_model_len": 256}
 

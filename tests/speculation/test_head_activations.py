@@ -15,8 +15,8 @@ from llmi import LLM, Drafter, Eagle, Medusa, SamplingParams, SpeculativeConfig,
 from llmi.models.safetensors_file import read_safetensors
 from llmi.speculation.verification import VerifyContext
 from llmi.testing.tiny import save_safetensors
-from llmi.testing.tiny_eagle import tiny_eagle
-from llmi.testing.tiny_medusa import tiny_medusa
+from tiny_eagle import tiny_eagle
+from tiny_medusa import tiny_medusa
 
 SMALL: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 23, "max_model_len": 128, "quantization": "q8_0"}
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]

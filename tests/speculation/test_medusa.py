@@ -12,10 +12,10 @@ import pytest
 from features import crowded_llm, enumerable_llm
 from llmi import LLM, Eagle, Medusa, Outputs, PromptLookup, SamplingParams, SpeculativeConfig
 from llmi.testing import assert_lossless, assert_same_tokens
-from llmi.testing.tiny_eagle import tiny_eagle
-from llmi.testing.tiny_medusa import tiny_medusa
 from medusa_float64 import MedusaDefinition
 from test_eagle import GREEDY, MARGIN, OPTIONS, SAMPLED, check_under_pressure, prompt
+from tiny_eagle import tiny_eagle
+from tiny_medusa import tiny_medusa
 
 CHAIN = [(0,), (0, 0), (0, 0, 0)]
 TREE = [(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (1, 0, 0), (1, 0, 1)]

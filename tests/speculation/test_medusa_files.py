@@ -16,12 +16,12 @@ from llmi import LLM, InvalidParamsError, Medusa, ModelFileError, SpeculativeCon
 from llmi.models.safetensors_file import read_safetensors, write_safetensors
 from llmi.testing import assert_same_tokens
 from llmi.testing.tiny import save_safetensors
-from llmi.testing.tiny_medusa import tiny_medusa
 from llmi.training import plan, text
 from medusa_float64 import MedusaDefinition
 from test_eagle import GREEDY, OPTIONS, prompt
 from test_eagle_files import change_config, check_another_target, check_broken_files
 from test_medusa import check_drafts, config
+from tiny_medusa import tiny_medusa
 
 PARAMS = GREEDY.replace(max_tokens=8)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from features import ALL_FEATURES, crowded_llm, make_request
 from llmi import LLM, Medusa, Outputs, SpeculativeConfig
 from llmi.testing import assert_same_tokens
-from llmi.testing.tiny_medusa import tiny_medusa
+from tiny_medusa import tiny_medusa
 
 
 def test_all_features_in_one_batch(roomy: LLM, tiny_path: Callable[..., Path], tmp_path: Path) -> None:

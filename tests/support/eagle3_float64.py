@@ -9,8 +9,8 @@ import numpy as np
 
 from eagle_float64 import EagleDefinition
 from llmi import LLM
-from llmi.testing.tiny_eagle import embedded
-from llmi.testing.tiny_eagle3 import tapped_rows
+from tiny_eagle import embedded
+from tiny_eagle3 import tapped_rows
 
 F64 = Any
 

@@ -166,7 +166,7 @@ def _joined(steps: list[Array]) -> Array:
 
 def _embedding(case: Case, model: Path) -> Array:
     from llmi import LLM
-    from llmi.testing.tiny_eagle import stored
+    from tiny_eagle import stored
 
     if case.has_embedding:
         return tensors_of(case)["embed_tokens.weight"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from llmi import LLM
-from llmi.testing.tiny_eagle import normed_rows, stored
+from tiny_eagle import normed_rows, stored
 
 F64 = Any
 

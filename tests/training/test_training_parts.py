@@ -16,7 +16,6 @@ from llmi.training.layer import Roll, Shape
 from llmi.training.losses import KEPT, Head, divergence, laws_of
 from llmi.training.medusa import MedusaModel
 from llmi.training.optimizer import BETAS, EPSILON, LEAST, WARM_UP, AdamW, rate
-from llmi.training.packed import pack, pack_all, unpack, unpack_all
 from llmi.training.packing import ROW_LEN, batches, pack_in_order, parts_of
 from llmi.training.plan import steps_in, training_s, turns_for
 from llmi.training.text import Text
@@ -200,16 +199,3 @@ def test_a_draft_with_the_targets_law_is_always_right(right: bool, monkeypatch: 
         assert abs(counts.rates[0] - expected) <= (0.0 if right else 0.05), counts
         if right:
             assert counts.rates == [1.0] * acceptance_module.DEPTHS and counts.given == counts.rates
-
-
-def test_packed_matrices_are_ggmls() -> None:
-    """Codes and scales as the gguf package quantises; packing what was unpacked changes nothing."""
-    gguf = pytest.importorskip("gguf", reason="the extra `test` brings gguf")
-    matrix = np.random.default_rng(0).standard_normal((6, 96)).astype(np.float32)
-    matrix[2, 32:64] = 0
-    packed = pack(matrix)
-    assert (packed == gguf.quants.quantize(matrix, gguf.GGMLQuantizationType.Q4_0)).all()
-    np.testing.assert_array_equal(unpack(packed), gguf.quants.dequantize(packed, gguf.GGMLQuantizationType.Q4_0))
-    np.testing.assert_array_equal(unpack(pack(unpack(packed))), unpack(packed))
-    both = unpack_all(pack_all({"a": matrix, "b": np.ones(3, np.float32), "shortlist": np.arange(4, dtype=np.int32)}))
-    assert set(both) == {"a", "b", "shortlist"} and both["shortlist"].dtype == np.int32

@@ -70,11 +70,6 @@ def cards() -> list[Card]:
     return sorted(_cards.values(), key=lambda card: (card.is_users, card.name))
 
 
-def card_named(name: str) -> Card | None:
-    """None if there is none of this name."""
-    return _cards.get(name)
-
-
 def family(
     name: str,
     *,

@@ -41,16 +41,6 @@ def kv_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, kv_cac
     return 2 * num_layers * num_kv_heads * kv_head_bytes(head_dim, kv_cache_dtype)
 
 
-def kv_cache_bytes(num_layers: int, num_kv_heads: int, head_dim: int, num_tokens: int, kv_cache_dtype: str = "float16") -> int:
-    """KV cache bytes of num_tokens tokens, every layer seeing all of them."""
-    return kv_bytes_per_token(num_layers, num_kv_heads, head_dim, kv_cache_dtype) * num_tokens
-
-
-def tokens_that_fit(memory_bytes: int, num_layers: int, num_kv_heads: int, head_dim: int, kv_cache_dtype: str = "float16") -> int:
-    """Tokens whose KV cache fits into memory_bytes."""
-    return memory_bytes // kv_bytes_per_token(num_layers, num_kv_heads, head_dim, kv_cache_dtype)
-
-
 def seen_keys(num_tokens: int, window: int) -> float:
     """Keys that the queries of num_tokens tokens see in one layer, all together: L^2 / 2, less where a window (0: none) cuts it."""
     if not window or num_tokens <= window:

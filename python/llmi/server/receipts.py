@@ -21,7 +21,6 @@ class Receipts:
 
     def __init__(self, directory: Path | None = None) -> None:
         self.directory = directory
-        self.num_written = 0
         self.num_failed = 0
 
     def wanted(self, asked: bool) -> bool:
@@ -42,7 +41,6 @@ class Receipts:
             return found
         try:
             await asyncio.to_thread(self._write, answer_id, fields)
-            self.num_written += len(fields)
         except OSError as error:
             self.num_failed += len(fields)
             log.error("a receipt could not be written into %s: %s", self.directory, error.strerror or error)

@@ -19,7 +19,7 @@ from llmi.speculation import eagle3
 from llmi.speculation.layer_spec import layer_spec, refuse_unread
 
 _WEIGHTS, _CONFIG, _PACKED = "model.safetensors", "config.json", "eagle.safetensors"
-#: Names of matrices in Q4_0 end so: uint8 [rows, columns / 32 * 18] (llmi.training.packed).
+#: Names of matrices in Q4_0 end so: uint8 [rows, columns / 32 * 18], of 4.5 bits a weight (benchmarks/ship.py makes them).
 _PACKED_SUFFIX = ".q4_0"
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _MAX_CONFIG_BYTES = 1 << 20

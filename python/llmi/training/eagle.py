@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llmi.models.safetensors_file import read_safetensors
 from llmi.training.data import Data
 from llmi.training.layer import Roll, Shape, grid_of
 from llmi.training.losses import divergence
-from llmi.training.packed import unpack_all
 
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
@@ -87,37 +82,6 @@ class EagleModel:
         self.shape, self.gain = shape, gain
         self.vector = np.concatenate([weights[name].reshape(-1) for name in shape.parameters()])
         self.weights = self._views(self.vector)
-
-    @classmethod
-    def load(cls, path: Path) -> tuple[EagleModel, I32]:
-        """(model, shortlist): of a folder that train_heads wrote, or of a packed file."""
-        if path.is_dir():
-            text = (path / "config.json").read_text(encoding="utf-8")
-            tensors, _ = read_safetensors(path / "model.safetensors")
-        else:
-            tensors, metadata = read_safetensors(path)
-            text = metadata["config"]
-        config = json.loads(text)
-        shape = Shape(**{field.name: config[field.name] for field in dataclasses.fields(Shape)})
-        return cls.of_tensors(shape, unpack_all(tensors)), tensors["shortlist"]
-
-    @classmethod
-    def of_tensors(cls, shape: Shape, tensors: Mapping[str, NDArray[Any]]) -> EagleModel:
-        """From what `tensors` gives."""
-
-        def joined(*names: str) -> F32:
-            return np.concatenate([tensors[f"layers.0.{name}.weight"] for name in names]).astype(np.float32)
-
-        weights = {
-            "fc": tensors["fc.weight"].astype(np.float32),
-            "q": joined("self_attn.q_proj"),
-            "kv": joined("self_attn.k_proj", "self_attn.v_proj"),
-            "o": joined("self_attn.o_proj"),
-            "norm": joined("post_attention_layernorm"),
-            "gate_up": joined("mlp.gate_proj", "mlp.up_proj"),
-            "down": joined("mlp.down_proj"),
-        }
-        return cls(shape, weights, 1.0)
 
     def _views(self, vector: F32) -> dict[str, F32]:
         views, start = {}, 0

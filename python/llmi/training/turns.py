@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import numpy as np
 
@@ -63,9 +62,3 @@ def turn(seed: int, index: int) -> Turn:
 def turns(seed: int, first: int, count: int) -> list[Turn]:
     """`count` turns from number `first` on."""
     return [turn(seed, index) for index in range(first, first + count)]
-
-
-def num_distinct() -> int:
-    """Roughly how many different first turns there are, numbers apart."""
-    frames = [*(frame for group in ALONE.values() for frame in group), *(frame for group, _ in AROUND.values() for frame in group)]
-    return sum(math.perm(len(TOPICS), ("{t}" in frame) + ("{u}" in frame)) for frame in frames)

@@ -1,4 +1,4 @@
-"""Writes docs/models.md from the cards: `python -m llmi.families.page > docs/models.md`."""
+"""Writes docs/models.md from the cards: `python tests/support/models_page.py > docs/models.md`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from llmi.families.registry import cards
 
 INTRODUCTION = """# Models that llmi runs
 
-This page is generated from the cards in python/llmi/families (`python -m llmi.families.page`). A card turns what a file says into a
+This page is generated from the cards in python/llmi/families (`python tests/support/models_page.py`). A card turns what a file says into a
 `ModelSpec`: plain numbers and bindings of tensors, which the core checks and runs without knowing any family. `llmi inspect --spec MODEL`
 shows the spec.
 

@@ -12,7 +12,7 @@ from llmi.lab.capture import Capture
 from llmi.llm import LLM
 from llmi.params.sampling import SamplingParams
 from llmi.testing.tiny import save_safetensors
-from llmi.testing.tiny_eagle import stored
+from tiny_eagle import stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,7 +11,7 @@ import numpy as np
 from llmi.llm import LLM
 from llmi.params.sampling import SamplingParams
 from llmi.testing.tiny import save_safetensors
-from llmi.testing.tiny_eagle import normed_rows, stored
+from tiny_eagle import normed_rows, stored
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
