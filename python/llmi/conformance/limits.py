@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from llmi.conformance.case import case, each, expect, field
 from llmi.conformance.errors import error_of
 from llmi.conformance.target import CHAT, COMPLETIONS, Broken, Json, Reply, Target
+from llmi.loadtest.connection import request_bytes
 
 _HI = [{"role": "user", "content": "hi"}]
 _BIG: dict[str, tuple[str, dict[str, Json], tuple[int, ...]]] = {
@@ -38,22 +39,15 @@ def too_big(target: Target, entry: tuple[str, dict[str, Json], tuple[int, ...]])
     target.chat(max_tokens=1)
 
 
-def _head(target: Target, body: bytes, *more: str) -> bytes:
-    lines = [
-        f"POST {CHAT} HTTP/1.1",
-        f"Host: {target.host}:{target.port}",
-        "Content-Type: application/json",
-        f"Content-Length: {len(body)}",
-        *more,
-    ]
-    lines += [f"Authorization: Bearer {target.api_key}"] if target.api_key else []
-    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+def _chat(target: Target, body: dict[str, Json], *headers: str) -> bytes:
+    """The bytes of a chat's request, with further headers."""
+    data = json.dumps({"model": target.model, "messages": _HI, **body}).encode()
+    return request_bytes((target.host, target.port), CHAT, data, target.api_key, headers)
 
 
 @each("limits", _HEADERS)
 def bad_head(target: Target, more: str) -> None:
-    body = json.dumps({"model": target.model, "messages": _HI, "max_tokens": 1}).encode()
-    first = target.raw(_head(target, body, more) + body)[:12]
+    first = target.raw(_chat(target, {"max_tokens": 1}, more))[:12]
     expect(first[9:10] == b"4" or not first, f"the answer begins with {first!r}, which is no 4xx")
     target.chat(max_tokens=1)
 
@@ -71,10 +65,10 @@ def at_once(target: Target) -> None:
 
 @case("limits", "a reader that leaves a stream does not disturb the next request")
 def leaver(target: Target) -> None:
-    body = json.dumps({"model": target.model, "messages": _HI, "max_tokens": 512, "stream": True, "temperature": 0}).encode()
+    request = _chat(target, {"max_tokens": 512, "stream": True, "temperature": 0})
     for _ in range(8):
         with socket.create_connection((target.host, target.port), target.timeout_s) as connection:
-            connection.sendall(_head(target, body) + body)
+            connection.sendall(request)
             connection.recv(64)
     begun = time.monotonic()
     target.chat(max_tokens=4)

@@ -7,6 +7,7 @@ import os
 import selectors
 import socket
 import time
+from collections.abc import Iterable
 
 READ_BYTES = 1 << 16
 
@@ -63,8 +64,8 @@ class Connection:
         self.socket.close()
 
 
-def request_bytes(address: tuple[str, int], path: str, body: bytes, api_key: str | None) -> bytes:
-    """The whole HTTP request."""
+def request_bytes(address: tuple[str, int], path: str, body: bytes, api_key: str | None, more: Iterable[str] = ()) -> bytes:
+    """The whole HTTP request. more: further lines of its head."""
     host, port = address
     shown = f"[{host}]" if ":" in host else host
     lines = [
@@ -73,6 +74,7 @@ def request_bytes(address: tuple[str, int], path: str, body: bytes, api_key: str
         "Content-Type: application/json",
         f"Content-Length: {len(body)}",
         "Connection: close",
+        *more,
     ]
     lines += [f"Authorization: Bearer {api_key}"] if api_key else []
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + body
