@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from typing import NoReturn
 
+from llmi.base.code_points import LAST, all_but, joined
 from llmi.base.kinds import show
 from llmi.structured.budget import Budget
 from llmi.structured.gbnf_runs import runs_of
-from llmi.structured.gbnf_tree import Chars, Choice, Named, Part, Sequence, all_but, lark_of, merged, repeated
+from llmi.structured.gbnf_tree import Chars, Choice, Named, Part, Sequence, lark_of, repeated
 
 # A comment takes its whole line, and nothing of it is given back: a line of # signs can be read in one way alone.
 _BLANKS = re.compile(r"(?:[ \t]|#[^\r\n]*+)*+")
@@ -23,7 +24,7 @@ _FIRST_RULE = re.compile(rf"{_BLANK_LINES.pattern}{_NAME.pattern}[ \t]*+::=")
 _COUNTS = re.compile(r"\{[ \t]*([0-9]{1,9})[ \t]*(?:(,)[ \t]*([0-9]{1,9})?[ \t]*)?\}")
 _ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|([nrt\"\\\[\]]))")
 _PLAIN_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
-_LAST_CODE = 0x10FFFF
+_SURROGATES = ((0xD800, 0xDFFF),)
 
 
 class GbnfError(ValueError):
@@ -112,7 +113,7 @@ class _Converter:
             return self._class()
         if here == ".":
             self._at += 1
-            return Chars(tuple(all_but([])))
+            return Chars(all_but(_SURROGATES))
         if here == "(":
             self._at += 1
             self._skip(_BLANK_LINES)
@@ -171,7 +172,7 @@ class _Converter:
         if not ranges:
             self._fail("the class is empty")
         self._at += 1
-        return Chars(tuple(all_but(ranges) if is_negated else merged(ranges)))
+        return Chars(all_but(joined([*ranges, *_SURROGATES])) if is_negated else joined(ranges))
 
     def _char(self) -> int:
         """The code of a character of a text or class."""
@@ -189,7 +190,7 @@ class _Converter:
             )
         *codes, plain = escape.groups()
         code = ord(_PLAIN_ESCAPES.get(plain, plain)) if plain else int(next(filter(None, codes)), 16)
-        if code > _LAST_CODE or 0xD800 <= code < 0xE000:
+        if code > LAST or 0xD800 <= code < 0xE000:
             self._fail(f"{escape.group()} is no character")
         self._at = escape.end()
         return code

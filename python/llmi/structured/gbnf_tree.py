@@ -6,17 +6,17 @@ import dataclasses
 import functools
 from typing import TypeAlias
 
+from llmi.base.code_points import Ranges
 from llmi.structured.budget import Budget
 
-_LAST_CODE = 0x10FFFF
 _MOST_WRITTEN_OUT = 16
 
 
 @dataclasses.dataclass(eq=False)
 class Chars:
-    """One character of a class, at one place of the grammar. codes: ranges of code points, in order and apart, both ends included."""
+    """One character of a class, at one place of the grammar."""
 
-    codes: tuple[tuple[int, int], ...]
+    codes: Ranges
 
     def meets(self, other: Chars) -> bool:
         """Whether a character is of both classes."""
@@ -73,7 +73,7 @@ def _lead(code: int) -> int:
     return code if code < 0x80 else 0xC0 | code >> 6 if code < 0x800 else 0xE0 | code >> 12 if code < 0x10000 else 0xF0 | code >> 18
 
 
-def _overlap(own: tuple[tuple[int, int], ...], other: tuple[tuple[int, int], ...]) -> bool:
+def _overlap(own: Ranges, other: Ranges) -> bool:
     """Whether two lists of ranges, each in order, share a number."""
     i = j = 0
     while i < len(own) and j < len(other):
@@ -92,28 +92,6 @@ def repeated(part: Part, least: int, most: int | None, budget: Budget) -> Part:
         budget.spend(least * (1 + len(part.codes)))
         return Sequence([Chars(part.codes) for _ in range(least)])
     return Times(part, least, most)
-
-
-def merged(codes: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same code points as ranges in order, which do not overlap."""
-    ranges: list[tuple[int, int]] = []
-    for low, high in sorted(codes):
-        if ranges and low <= ranges[-1][1] + 1:
-            ranges[-1] = (ranges[-1][0], max(ranges[-1][1], high))
-        else:
-            ranges.append((low, high))
-    return ranges
-
-
-def all_but(codes: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The other code points, without the halves of surrogate pairs."""
-    rest: list[tuple[int, int]] = []
-    at = 0
-    for low, high in sorted([*codes, (0xD800, 0xDFFF), (_LAST_CODE + 1, _LAST_CODE + 1)]):
-        if low > at:
-            rest.append((at, low - 1))
-        at = max(at, high + 1)
-    return rest
 
 
 def lark_of(part: Part, names: dict[str, str], runs: set[Chars]) -> str:

@@ -12,11 +12,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn, TypeAlias
 
+from llmi.base.code_points import LAST, Ranges, all_but, joined
 from llmi.errors import InvalidParamsError
 
 #: Most instructions of all expressions of a request: a character visits each at most once.
 MAX_INSTRUCTIONS = 1024
-_LAST = 0x10FFFF
 _MATCH, _SPLIT, _READ, _TEXT_BEGIN, _LINE_BEGIN = range(5)
 _END_UNKNOWN = "where the text ends is not known while it grows: leave it out, or write the character that must follow"
 _NEXT_UNKNOWN = "what follows is not known while the text grows: write the character that must follow"
@@ -33,7 +33,6 @@ _REFUSED = {
     "AT_NON_BOUNDARY": f"\\B is not supported: {_NEXT_UNKNOWN}",
 }
 
-Ranges = tuple[tuple[int, int], ...]
 _Part: TypeAlias = Any  # Any: what a node has besides its name, in a module without types
 _Tree: TypeAlias = Iterable[tuple[Any, _Part]]
 
@@ -179,10 +178,10 @@ def _parsed(pattern: str) -> Any:  # Any: of that module
 def _ranges(name: str, argument: _Part, flags: int) -> Ranges:
     """The characters that one place of an expression takes, ascending."""
     if name == "ANY":
-        return ((0, _LAST),) if flags & re.DOTALL else _complement(((10, 10),))
+        return ((0, LAST),) if flags & re.DOTALL else all_but(((10, 10),))
     if name != "IN":
         own = _folded(((argument, argument),), flags)
-        return _complement(own) if name == "NOT_LITERAL" else own
+        return all_but(own) if name == "NOT_LITERAL" else own
     found: list[tuple[int, int]] = []
     negated = False
     for op, value in argument:
@@ -197,34 +196,13 @@ def _ranges(name: str, argument: _Part, flags: int) -> Ranges:
             found += _category(str(value), bool(flags & re.ASCII))
         else:
             _refuse(kind)
-    joined = _joined(found)
-    return _complement(joined) if negated else joined
-
-
-def _joined(found: Iterable[tuple[int, int]]) -> Ranges:
-    result: list[tuple[int, int]] = []
-    for low, high in sorted(found):
-        if result and low <= result[-1][1] + 1:
-            result[-1] = (result[-1][0], max(result[-1][1], high))
-        else:
-            result.append((low, high))
-    return tuple(result)
-
-
-def _complement(ranges: Ranges) -> Ranges:
-    result = []
-    begin = 0
-    for low, high in ranges:
-        if low > begin:
-            result.append((begin, low - 1))
-        begin = high + 1
-    return (*result, (begin, _LAST)) if begin <= _LAST else tuple(result)
+    return all_but(joined(found)) if negated else joined(found)
 
 
 def _points(holds: Callable[[str], Iterator[int]]) -> Ranges:
     """All code points that `holds` finds in a text, of which it gets the whole of Unicode in pieces."""
     step = 0x1000
-    return _joined((point, point) for begin in range(0, _LAST + 1, step) for point in holds("".join(map(chr, range(begin, begin + step)))))
+    return joined((point, point) for begin in range(0, LAST + 1, step) for point in holds("".join(map(chr, range(begin, begin + step)))))
 
 
 @functools.cache
@@ -235,7 +213,7 @@ def _category(name: str, ascii_only: bool) -> Ranges:
         _refuse(name)
     pattern = re.compile(f"\\{letter}", re.ASCII if ascii_only else 0)
     found = _points(lambda text: (ord(match[0]) for match in pattern.finditer(text)))
-    return _complement(found) if "_NOT_" in name else found
+    return all_but(found) if "_NOT_" in name else found
 
 
 @functools.cache
@@ -249,7 +227,7 @@ def _cased() -> str:
 def _alike(char: str, ascii_only: bool) -> Ranges:
     """The letters that `re` takes for this one where case does not matter."""
     pattern = re.compile(re.escape(char), re.IGNORECASE | (re.ASCII if ascii_only else 0))
-    return _joined((ord(match[0]), ord(match[0])) for match in pattern.finditer(_cased()))
+    return joined((ord(match[0]), ord(match[0])) for match in pattern.finditer(_cased()))
 
 
 def _folded(ranges: Ranges, flags: int) -> Ranges:
@@ -257,6 +235,6 @@ def _folded(ranges: Ranges, flags: int) -> Ranges:
         return ranges
     ascii_only = bool(flags & re.ASCII)
     if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
-        return _joined([*ranges, *_alike(chr(ranges[0][0]), ascii_only)])
+        return joined([*ranges, *_alike(chr(ranges[0][0]), ascii_only)])
     inside = [char for char in _cased() if any(low <= ord(char) <= high for low, high in ranges)]
-    return _joined([*ranges, *(entry for char in inside for entry in _alike(char, ascii_only))])
+    return joined([*ranges, *(entry for char in inside for entry in _alike(char, ascii_only))])
