@@ -64,7 +64,7 @@ def _loaded_drafts(value: object, files: OpenModel, spec: ModelSpec, layers: Seq
     """The configuration, the EAGLE layer and the Medusa heads that were loaded, and the core's options for them."""
     if value is None:
         return None, None, None, {}
-    from llmi.speculation.medusa_heads import load_drafters  # noqa: PLC0415 (loads drafters)
+    from llmi.speculation.loading import load_drafters  # noqa: PLC0415 (loads drafters)
 
     return load_drafters(value, files, spec, layers)
 

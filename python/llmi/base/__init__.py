@@ -1,1 +1,1 @@
-"""Kinds of values, records, the log, the progress bar, NumPy loaded when first used, sets of code points: every package may import this one."""
+"""Kinds of values, records, the log, the progress bar, code points, NumPy loaded when first used: every package may import this one."""

@@ -2,63 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
-from llmi.errors import ModelFileError, UnsupportedCombinationError, UnsupportedModelError
+from llmi.errors import ModelFileError, UnsupportedModelError
 from llmi.families.config import Config
 from llmi.families.spec import ModelSpec
-from llmi.models.files import OpenModel
-from llmi.speculation.config import SpeculativeConfig
-from llmi.speculation.heads import Heads, checked_shortlist, open_heads, warn_of_other_target
-from llmi.speculation.loading import load_speculation
-from llmi.speculation.medusa import Medusa
+from llmi.speculation.heads import Heads, checked_shortlist
 
-_FILES = ("model.safetensors", "medusa_lm_head.safetensors")
+FILES = ("model.safetensors", "medusa_lm_head.safetensors")
 _MAX_HEADS, _MAX_BLOCKS = 64, 64
 #: Keys of config.json that say nothing of the arithmetic, and llmi's own, which is read elsewhere.
 _INERT = ("base_model_name_or_path", "transformers_version", "torch_dtype", "dtype", "model_type", "llmi")
 _ARCHITECTURES = ("MedusaModel", "MedusaModelLlama", "MedusaModelMistral", "MedusaForCausalLM")
 
 
-def load_drafters(
-    value: object, files: OpenModel, target: ModelSpec, layers: Iterable[int]
-) -> tuple[SpeculativeConfig | None, tuple[str, int | None] | None, tuple[str, int] | None, dict[str, Any]]:
-    """Both results of load_speculation and load_medusa for LLM's speculative_config, and the core's options of both."""
-    config, eagle, options = load_speculation(value, files, target, layers)
-    medusa, more = load_medusa(config, files, target, layers)
-    return config, eagle, medusa, options | more
-
-
-def load_medusa(
-    config: SpeculativeConfig | None, files: OpenModel, target: ModelSpec, layers: Iterable[int]
-) -> tuple[tuple[str, int] | None, dict[str, Any]]:
-    """Path and number of the Medusa heads that LLM's speculative_config names, or None, and the core's options for them.
-
-    Raises ModelFileError if they do not fit the model.
-    """
-    found = [drafter for drafter in config._drafters if isinstance(drafter, Medusa)] if config is not None else []
-    if not found:
-        return None, {}
-    path = found[0].heads
-    if any(other.heads != path for other in found):
-        raise UnsupportedCombinationError("two files of Medusa heads: a model is loaded with one at most", "speculative_config", "Medusa")
-    if list(layers):
-        raise UnsupportedCombinationError("a model of which layers are left out has other hidden rows", "speculative_config", "layers")
-    heads = open_heads(Path(path), _FILES)
-    if heads.core.gguf is not None:
-        raise UnsupportedModelError(f"{path}: a GGUF file holds no Medusa heads that llmi reads", path)
-    num_heads, options = core_options(heads, target)
-    for drafter in found:
-        drafter._check_depth(num_heads)
-    warn_of_other_target(heads, files.digest())
-    return (path, num_heads), options
-
-
 def core_options(heads: Heads, target: ModelSpec) -> tuple[int, dict[str, Any]]:
     """The number of heads, and the core's options for them (csrc/model/medusa.h, MedusaFile). Raises ModelFileError where they do not
     fit."""
+    if heads.core.gguf is not None:
+        raise UnsupportedModelError(f"{heads.path}: a GGUF file holds no Medusa heads that llmi reads", heads.path)
     c = Config(heads.config, str(heads.path), heads.tensors)
     num_heads, num_blocks = c.positive("medusa_num_heads"), c.positive("medusa_num_layers", 1)
     for key, number, most in (("medusa_num_heads", num_heads, _MAX_HEADS), ("medusa_num_layers", num_blocks, _MAX_BLOCKS)):
