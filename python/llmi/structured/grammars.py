@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, cast
+from typing import cast
 
 from llmi.base.log import log
 from llmi.errors import InvalidParamsError
@@ -70,11 +69,11 @@ def _grammar_of(params: StructuredOutputsParams, special: Mapping[str, int], bud
         texts = " | ".join(map(literal, params.choice or ()))
         return str(matcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {texts}"))  # one terminal: rules are limited to 2,000 at one place
     if params.kind == "structural_tag":
-        return str(
-            matcher.grammar_from_lark(
-                tag_grammar(params.structural_tag, special, functools.partial(json_rule, budget=budget, open_objects=params.open_objects))
-            )
-        )
+
+        def rule(schema: str | dict[str, object]) -> str:
+            return json_rule(StructuredOutputsParams(json=schema, open_objects=params.open_objects), budget)
+
+        return str(matcher.grammar_from_lark(tag_grammar(params.structural_tag, special, rule)))
     return str(matcher.grammar_from_lark(_lark(params.grammar or "", budget)))
 
 
@@ -108,9 +107,9 @@ def _lark(grammar: str, budget: Budget) -> str:
         raise refused(f"the grammar is no GBNF: {error}") from None
 
 
-def json_rule(schema: str | dict[str, object], budget: Budget, **options: Any) -> str:
-    """The body of a rule for JSON that fits a schema. options: of StructuredOutputsParams. Raises InvalidParamsError."""
-    grammar = json.loads(grammar_of(StructuredOutputsParams(json=schema, **options), budget=budget))
+def json_rule(params: StructuredOutputsParams, budget: Budget) -> str:
+    """The body of a rule for JSON that fits params' schema. Raises InvalidParamsError."""
+    grammar = json.loads(grammar_of(params, budget=budget))
     return f"%json {json.dumps(grammar['grammars'][0]['json_schema'])}"
 
 

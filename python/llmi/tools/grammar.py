@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmi.errors import InvalidParamsError
+from llmi.params.structured import StructuredOutputsParams
 from llmi.structured.budget import Budget
 from llmi.structured.grammars import json_rule
 from llmi.structured.lark_text import literal
@@ -53,7 +54,7 @@ class GrammarRules:
         key = json.dumps(schema)
         if key not in self._json:
             try:
-                self._json[key] = self.rule(json_rule(schema, self.budget, whitespace="one"))
+                self._json[key] = self.rule(json_rule(StructuredOutputsParams(json=schema, whitespace="one"), self.budget))
             except InvalidParamsError as error:
                 raise InvalidParamsError(f"{where}: {plain_reason(error)}", "tools") from None
         return self._json[key]
