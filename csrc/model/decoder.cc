@@ -37,6 +37,17 @@ float* KeepMlpInput(const LayerPass& pass, const LayerSpec& spec, const LayerWei
   return pass.normed;
 }
 
+// Calls visit(begin, end) for each run of rows that follow each other: rows[begin, end).
+template <typename Visit>
+void ForEachRun(const std::vector<int32_t>& rows, const Visit& visit) {
+  for (size_t begin = 0; begin < rows.size();) {
+    size_t end = begin + 1;
+    while (end < rows.size() && rows[end] == rows[end - 1] + 1) ++end;
+    visit(begin, end);
+    begin = end;
+  }
+}
+
 }  // namespace
 
 Decoder::Decoder(ModelSpec spec, ModelWeights weights)
@@ -149,30 +160,31 @@ void Decoder::Tap(const LayerPass& pass, const ForwardBatch& batch, int64_t laye
 void Decoder::CopyRows(const LayerPass& pass, const std::vector<int32_t>& rows, std::vector<float>* to) const {
   const int64_t hidden = spec_.hidden_size;
   to->resize(rows.size() * static_cast<size_t>(hidden));
-  float* out = to->data();
-  // Rows that follow each other are copied at once.
-  for (size_t begin = 0; begin < rows.size();) {
-    size_t end = begin + 1;
-    while (end < rows.size() && rows[end] == rows[end - 1] + 1) ++end;
-    const auto count = static_cast<int64_t>(end - begin) * hidden;
-    ToHost(pass.context, out, pass.x + rows[begin] * hidden, FloatBytes(count));
-    out += count;
-    begin = end;
-  }
+  ForEachRun(rows, [&](size_t begin, size_t end) {
+    const auto place = static_cast<int64_t>(begin) * hidden;
+    ToHost(pass.context, to->data() + place, pass.x + rows[begin] * hidden, FloatBytes(static_cast<int64_t>(end - begin) * hidden));
+  });
 }
 
-// Copies the wanted rows of the stream and takes their final norm.
+// The final norm of the wanted rows of the stream. Rows in one run, as those of decoding are, are not copied first.
 void Decoder::TakeWanted(const LayerPass& pass, const ForwardBatch& batch, ForwardResult* result) {
   const int64_t hidden = spec_.hidden_size;
   const auto num_wanted = static_cast<int64_t>(batch.wanted_rows.size());
   if (num_wanted == 0) return;
   if (pass.context.device != nullptr) std::swap(workspace_.hidden, workspace_.last_hidden);
   float* wanted = Floats(pass.context, workspace_.hidden, num_wanted * hidden);
-  for (int64_t i = 0; i < num_wanted; ++i) {
-    CopyThere(pass.context, wanted + i * hidden, pass.x + batch.wanted_rows[static_cast<size_t>(i)] * hidden, FloatBytes(hidden));
-  }
-  FinalNorm(pass.context, wanted, num_wanted);
   result->hidden = wanted;
+  const std::vector<int32_t>& rows = batch.wanted_rows;
+  if (spec_.final_norm.present && rows.back() == rows.front() + num_wanted - 1) {
+    const float* stream = pass.x + rows.front() * hidden;
+    Norm(pass.context, RowNorm(spec_.final_norm, weights_.final_norm, stream, wanted, num_wanted, hidden));
+    return;
+  }
+  ForEachRun(rows, [&](size_t begin, size_t end) {
+    const auto place = static_cast<int64_t>(begin) * hidden;
+    CopyThere(pass.context, wanted + place, pass.x + rows[begin] * hidden, FloatBytes(static_cast<int64_t>(end - begin) * hidden));
+  });
+  FinalNorm(pass.context, wanted, num_wanted);
 }
 
 void Decoder::KeepRows(const KernelContext& context, const std::vector<size_t>& rows, ForwardResult* result) {

@@ -32,12 +32,17 @@ class PositionValues {
   }
 
  private:
+  void CopyRotations(const KernelContext& context, size_t rope, const std::vector<int32_t>& positions, float* cosine, float* sine);
+
   std::vector<RopeTable> ropes_;
   std::vector<QueryTemperatureSpec> temperatures_;  // those that differ
   std::vector<int> factors_of_layer_;               // index into temperatures_; -1: none
   std::vector<const float*> cosines_, factors_;     // where the last Compute stored them
   int64_t num_rows_ = 0;
-  std::vector<float> host_;  // with a device: the values before they are uploaded
+  // With a device: the values before they are uploaded, and for each table the rotations of the blocks of positions that were seen, of
+  // which each is computed once: cosines, then sines. They take 4 rotary_dim bytes of the host a position.
+  std::vector<float> host_;
+  std::vector<std::vector<std::vector<float>>> kept_;
 };
 
 }  // namespace llmi
