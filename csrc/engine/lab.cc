@@ -260,7 +260,7 @@ void Lab::Collect(const std::vector<LabExtension>& extensions, const std::vector
         const int64_t first = extensions[owners[row]].is_tree ? 0 : count - 1;
         values.resize(static_cast<size_t>((count - first) * vocab_size));
         for (int64_t r = first; r < count; ++r) {
-          decoder_.EarlyLogits(context_, rows + r * hidden_size, values.data() + (r - first) * vocab_size);
+          decoder_.TapLogits(context_, rows + r * hidden_size, 1, true, values.data() + (r - first) * vocab_size);
         }
       }
     }

@@ -60,10 +60,6 @@ void Decoder::Reserve(const KernelContext& context, int64_t num_rows, int64_t nu
   }
 }
 
-uint64_t Decoder::WorkspaceBytes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows, bool wide_activations) {
-  return Workspace::Bytes(spec, num_rows, num_logits_rows, wide_activations);
-}
-
 // Whether a recording can serve the step: its layers then depend only on the number of rows and on the device's memory, and nothing is
 // captured from them.
 bool Decoder::Replays(const KernelContext& context, const ForwardBatch& batch) const {

@@ -36,9 +36,6 @@ class Decoder {
   // Allocates all memory that a Forward of num_rows rows and the logits of num_logits_rows rows need, so that no step allocates.
   void Reserve(const KernelContext& context, int64_t num_rows, int64_t num_logits_rows);
 
-  // The number of bytes that Reserve allocates.
-  static uint64_t WorkspaceBytes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows, bool wide_activations);
-
   // The work of Forward and the heads so far, for any caller.
   const Work& work() const { return work_.done(); }
 
@@ -74,8 +71,6 @@ class Decoder {
   void FinalNorm(const KernelContext& context, float* rows, int64_t num_rows) const;
   // Takes the final norm of tapped hidden states [num_rows, hidden_size] on the host, in place. Forward's `hidden` stays as it is.
   void NormTapped(const KernelContext& context, float* tapped, int64_t num_rows);
-  // Computes the logits [vocab_size] of one tapped hidden state by the final norm and the head.
-  void EarlyLogits(const KernelContext& context, const float* tapped, float* logits);
 
  private:
   bool Replays(const KernelContext& context, const ForwardBatch& batch) const;

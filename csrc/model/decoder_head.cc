@@ -18,13 +18,6 @@ void Decoder::FinalNorm(const KernelContext& context, float* rows, int64_t num_r
   Norm(context, RowNorm(spec_.final_norm, weights_.final_norm, rows, rows, num_rows, spec_.hidden_size));
 }
 
-void Decoder::EarlyLogits(const KernelContext& context, const float* tapped, float* logits) {
-  float* row = Floats(context, workspace_.hidden, spec_.hidden_size);
-  ToDevice(context, row, tapped, FloatBytes(spec_.hidden_size));
-  FinalNorm(context, row, 1);
-  LmHead(context, row, 1, logits);
-}
-
 void Decoder::TapLogits(const KernelContext& context, const float* tapped, int64_t num_rows, bool normed, float* logits,
                         const Shortlist* shortlist) {
   float* rows = Floats(context, workspace_.normed, num_rows * spec_.hidden_size);

@@ -55,8 +55,12 @@ void RefuseUnreadDraft(const std::string& path, const RecordedTensors& tensors, 
   }
 }
 
-void HeadLogits(const KernelContext& context, const PackedMatrix& rows, const HeadSpec& spec, const float* x, int64_t num_rows,
-                HeadRoom room, std::vector<float>* logits) {
+void HeadLogits(const KernelContext& context, const PackedMatrix& rows, const HeadSpec& spec, Decoder& target, const float* x,
+                int64_t num_rows, HeadRoom room, std::vector<float>* logits) {
+  if (rows.num_bytes() == 0) {
+    logits->resize(static_cast<size_t>(num_rows * target.spec().vocab_size));
+    return target.LmHead(context, x, num_rows, logits->data());
+  }
   const int64_t num_choices = rows.view().num_rows;
   const std::vector<LinearPart> part = {{.weights = rows.view()}};
   float* there = Floats(context, room.logits, num_rows * num_choices);

@@ -32,10 +32,10 @@ struct HeadRoom {
   AlignedBuffer& logits;  // [num_rows, choices]
 };
 
-// The logits of `rows`, a matrix over some tokens [choices, hidden], for x [num_rows, hidden], where the ops run. spec: of the head that
-// the rows are a part of; its scale and soft cap are applied.
-void HeadLogits(const KernelContext& context, const PackedMatrix& rows, const HeadSpec& spec, const float* x, int64_t num_rows,
-                HeadRoom room, std::vector<float>* logits);
+// The logits of `rows`, a matrix over some tokens [choices, hidden], for x [num_rows, hidden], where the ops run; if it is empty, those of
+// the target's head. spec: of the head that the rows are a part of; its scale and soft cap are applied.
+void HeadLogits(const KernelContext& context, const PackedMatrix& rows, const HeadSpec& spec, Decoder& target, const float* x,
+                int64_t num_rows, HeadRoom room, std::vector<float>* logits);
 
 // The target's head rows of these tokens, packed as they are in its own head; empty where they are not plain rows of its file.
 PackedMatrix HeadRows(const KernelContext& context, const std::vector<int32_t>& shortlist, const ModelFiles& files, const Decoder& target);

@@ -198,12 +198,8 @@ void EagleDecoder::Logits(const KernelContext& context, Decoder& target, const f
     Norm(context, RowNorm(spec_.final_norm, weights_.model.final_norm, outputs, normed, num_rows, spec_.hidden_size));
     read = normed;
   }
-  if (weights_.head.num_bytes() == 0) {
-    logits->resize(static_cast<size_t>(num_rows * target.spec().vocab_size));
-    return target.LmHead(context, read, num_rows, logits->data());
-  }
-  HeadLogits(context, weights_.head, is_eagle3() ? HeadSpec{} : target.spec().head, read, num_rows, {workspace_.forms, workspace_.logits},
-             logits);
+  HeadLogits(context, weights_.head, is_eagle3() ? HeadSpec{} : target.spec().head, target, read, num_rows,
+             {workspace_.forms, workspace_.logits}, logits);
 }
 
 }  // namespace llmi

@@ -54,8 +54,7 @@ struct ForwardBatch {
 
 struct ForwardResult {
   // [num_wanted, hidden_size], after the final norm, in the memory where the ops run. The decoder owns it. It is valid until the next
-  // EarlyLogits, and until the next Forward; on a device until the Forward after the next, so that one step can be launched while another
-  // runs.
+  // Forward; on a device until the Forward after the next, so that one step can be launched while another runs.
   const float* hidden = nullptr;
   std::vector<std::vector<float>> taps;                    // per tap layer [num_wanted, hidden_size], before any norm
   std::vector<std::vector<std::vector<float>>> attention;  // per attention layer, per wanted row [num_heads, slots up to it]

@@ -31,10 +31,9 @@ void MedusaHeads::Logits(const KernelContext& context, Decoder& target, const st
   float* x = Floats(context, x_, num_rows * hidden);
   for (int64_t i = 0; i < num_rows; ++i) CopyThere(context, x + i * hidden, rows[static_cast<size_t>(i)], FloatBytes(hidden));
   for (const LinearWeights& block : own.blocks) RunBlock(context, block, num_rows, x);
-  if (own.vocabulary.num_bytes() > 0) return HeadLogits(context, own.vocabulary, {}, x, num_rows, {forms_, logits_}, logits);
-  if (rows_.num_bytes() > 0) return HeadLogits(context, rows_, target.spec().head, x, num_rows, {forms_, logits_}, logits);
-  logits->resize(static_cast<size_t>(num_rows * target.spec().vocab_size));
-  target.LmHead(context, x, num_rows, logits->data());
+  const bool has_own = own.vocabulary.num_bytes() > 0;
+  HeadLogits(context, has_own ? own.vocabulary : rows_, has_own ? HeadSpec{} : target.spec().head, target, x, num_rows, {forms_, logits_},
+             logits);
 }
 
 void MedusaHeads::RunBlock(const KernelContext& context, const LinearWeights& block, int64_t num_rows, float* x) {

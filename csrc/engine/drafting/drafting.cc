@@ -28,7 +28,7 @@ class SampleHeads : public HeadSource {
   SampleHeads(TrainedHeads& heads, Sample& sample) : heads_(heads), sample_(sample) {}
   std::unique_ptr<HeadState> NewState(HeadKind kind) override {
     if (kind == HeadKind::kLayer) return std::make_unique<SampleHeadState>(heads_.eagle(), sample_);
-    return std::make_unique<SampleHeadState>(heads_.medusa(), sample_);
+    return std::make_unique<HeadState>(heads_.medusa());
   }
 
  private:

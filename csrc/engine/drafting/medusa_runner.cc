@@ -13,7 +13,7 @@ void MedusaRunner::Propose(std::span<Seat> seats, std::span<const TreeNode> tree
   float* rows = Floats(context_, rows_, static_cast<int64_t>(seats.size()) * hidden);
   std::vector<HeadTree> trees;
   for (Seat& seat : seats) {
-    const HiddenLog& log = static_cast<SampleHeadState*>(seat.state)->sample.drafting.hidden();
+    const HiddenLog& log = *seat.hidden.log;
     const auto last = static_cast<int64_t>(seat.text.token_ids.size()) - 2;  // the last token has no row yet
     if (seat.budget.max_depth < 1 || log.end() != last + 1) continue;
     CopyThere(context_, rows + static_cast<int64_t>(trees.size()) * hidden, log.Row(num_layers, last), FloatBytes(hidden));

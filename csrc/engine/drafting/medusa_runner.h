@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "engine/drafting/head_tree.h"
-#include "engine/drafting/sample_heads.h"
 #include "kernels/ops/context.h"
 #include "model/decoder.h"
 #include "model/medusa.h"
