@@ -14,10 +14,12 @@
 #include "core/scalar_math.h"
 #include "kernels/cpu/reference/attention_path.h"
 #include "kernels/cpu/reference/lanes.h"
-#include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/span_plan.h"
 #include "kernels/cuda/warp.h"
+#include "kernels/layout/kv_layout.h"
+#include "kernels/ops/attention_score.h"
 
 namespace llmi::cuda {
 
@@ -39,9 +41,6 @@ struct Bf16Attention {
   static constexpr int kWeightWords = kAttentionSpan / 2 + kPad;
   static constexpr int kQueryWords = kMostHeadDim / 2 + kPad;
   static constexpr int kPeaks = kBf16AttentionWarps * 4;
-
-  template <typename T, int kCount>
-  using Array = T[static_cast<size_t>(kCount)];
 
   struct Shared {
     const uint32_t* tiles[kSpanTiles];                          // of K; null: not seen, or a tree's path

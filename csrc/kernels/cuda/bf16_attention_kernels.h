@@ -7,7 +7,8 @@
 
 namespace llmi::cuda {
 
-// Each block computes one span of a group, as partials for AttentionMergeKernel. Block x: an item and a KV head.
+// Each block computes one span of a group, as partials for SpanMergeKernel: with the merge behind it, the
+// compiler spills registers. Block x: an item and a KV head.
 template <int kDimGroups, bool kBiased>
 struct Bf16SpanKernel {
   using Attention = Bf16Attention<1, kDimGroups, true, kBiased>;
@@ -26,8 +27,8 @@ struct Bf16SpanKernel {
     using Warp = typename Block::Warp;
     const AttentionPlan& plan = attention.plan;
     const int64_t num_kv_heads = plan.args.kv.num_kv_heads;
+    if (block.x / num_kv_heads >= plan.NumItems()) return;
     const SpanItem item = plan.Item(block.x / num_kv_heads);
-    if (item.group < 0) return;
     typename Attention::Work work = {plan.groups[item.group], block.x % num_kv_heads, 0};
     for (; attention.NumQueries(work) > 0; work.first += Attention::kQueries) {
       typename Block::template PerWarp<typename Attention::template Values<Warp>> values;
@@ -71,11 +72,11 @@ struct Bf16AttentionKernel {
   static constexpr int kMostHeadDim = Attention::kMostHeadDim;
   static constexpr int kMostRegisters = Attention::kMostRegisters;
   struct Shared : Attention::Shared {
-    typename Attention::template Array<typename Attention::template Array<float, kMostHeadDim + Attention::kPad>, kQueries> totals;
-    typename Attention::template Array<float, kQueries> total_peak;
-    typename Attention::template Array<float, kQueries> total_sum;
-    typename Attention::template Array<float, kQueries> keep;  // factors that merge a span to those before
-    typename Attention::template Array<float, kQueries> add;
+    Array<Array<float, kMostHeadDim + Attention::kPad>, kQueries> totals;
+    Array<float, kQueries> total_peak;
+    Array<float, kQueries> total_sum;
+    Array<float, kQueries> keep;  // factors that merge a span to those before
+    Array<float, kQueries> add;
   };
   static constexpr size_t kSharedBytes = sizeof(Shared);
   Attention attention;

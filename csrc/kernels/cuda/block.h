@@ -6,6 +6,7 @@
 // runs odd blocks backwards.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -16,6 +17,9 @@ namespace llmi::cuda {
 
 constexpr int kMostThreads = 512;  // of a block; so a kernel gets 128 registers at most, and a multiprocessor holds 16 warps of any
 constexpr int kMostWarps = 8;      // in a block that keeps a PerWarp
+
+template <typename T, int kCount>
+using Array = T[static_cast<size_t>(kCount)];
 
 struct HostBlock {
   using Warp = HostWarp;

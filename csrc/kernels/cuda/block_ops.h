@@ -210,4 +210,32 @@ LLMI_HD void BlockSelect(const Block& block, Selection& selection, int64_t size,
   }
 }
 
+// A selection in which the lowest ids come first among items with equal keys.
+struct RankedSelection {
+  uint64_t floor;   // the key of the last item that is selected
+  uint64_t wanted;  // weight of the items with that key
+  uint64_t id_floor;
+
+  // Ranks ids: the lower the id, the larger.
+  LLMI_HD static uint64_t IdKey(int64_t id) { return static_cast<uint64_t>(~static_cast<uint32_t>(id)) << 32 | 1; }
+  LLMI_HD bool Has(uint64_t key, int64_t id) const { return key > 0 && (key > floor || (key == floor && IdKey(id) >= id_floor)); }
+};
+
+// *ranked, shared: the fewest items whose weights reach `wanted`; key and weight: as for BlockSelect, an item is its id.
+template <typename Block, typename Key, typename Weight>
+LLMI_HD void BlockSelectRanked(const Block& block, Selection& selection, RankedSelection* ranked, int64_t size, uint64_t wanted,
+                               const Key& key, const Weight& weight) {
+  BlockSelect(block, selection, size, wanted, SelectionEnd::kLastDigit, key, weight);
+  block.ForEachThread([&](int thread) {
+    if (thread > 0) return;
+    ranked->floor = selection.floor;
+    ranked->wanted = wanted - selection.above;
+  });
+  const auto id_key = [&](int64_t id) { return key(id) == ranked->floor ? RankedSelection::IdKey(id) : 0; };
+  BlockSelect(block, selection, size, ranked->wanted, SelectionEnd::kLastDigit, id_key, weight);
+  block.ForEachThread([&](int thread) {
+    if (thread == 0) ranked->id_floor = selection.floor;
+  });
+}
+
 }  // namespace llmi::cuda

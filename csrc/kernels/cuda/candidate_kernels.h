@@ -94,8 +94,7 @@ struct CandidateKernel {
     uint32_t ids[kMostSorted];
     float total;
     int32_t is_sound;
-    uint64_t floor;   // the key of the last candidate
-    uint64_t wanted;  // number of candidates with that key
+    RankedSelection ranked;
     uint32_t count;
   };
   static_assert(kMostTopCandidates == kMostSorted);
@@ -147,28 +146,16 @@ struct CandidateKernel {
       return values[id] > -__builtin_inff() ? uint64_t{OrderedBits(values[id])} << 32 | OrderedBits(logits[id]) : 0;
     }
   };
-  // Ranks ids with equal keys: the lower the id, the larger.
-  LLMI_HD static uint64_t IdKey(int64_t id) { return static_cast<uint64_t>(~static_cast<uint32_t>(id)) << 32 | 1; }
-
   // Fills ids with the candidates, in any order.
   template <typename Block>
   LLMI_HD void Choose(const Block& block, const RowView& row, Shared& shared) const {
     const int64_t size = plan.args.vocab_size;
-    const auto count = static_cast<uint64_t>(plan.args.count);
-    const auto select = [&](uint64_t wanted, const auto& key) {
-      BlockSelect(block, shared.selection, size, wanted, SelectionEnd::kLastDigit, key, [](int64_t) { return uint64_t{1}; });
-    };
-    select(count, [&](int64_t id) { return row.Key(id); });
-    block.ForEachThread([&](int thread) {
-      if (thread > 0) return;
-      shared.floor = shared.selection.floor;
-      shared.wanted = count - shared.selection.above;
-    });
-    select(shared.wanted, [&](int64_t id) { return row.Key(id) == shared.floor ? IdKey(id) : 0; });
+    BlockSelectRanked(
+        block, shared.selection, &shared.ranked, size, static_cast<uint64_t>(plan.args.count), [&](int64_t id) { return row.Key(id); },
+        [](int64_t) { return uint64_t{1}; });
     block.ForEachThread([&](int thread) {
       for (int64_t id = thread; id < size; id += block.num_threads) {
-        const uint64_t key = row.Key(id);
-        if (key == 0 || key < shared.floor || (key == shared.floor && IdKey(id) < shared.selection.floor)) continue;
+        if (!shared.ranked.Has(row.Key(id), id)) continue;
         shared.ids[AtomicAdd(&shared.count, 1u)] = static_cast<uint32_t>(id);
       }
     });
@@ -185,7 +172,7 @@ struct CandidateKernel {
       });
       BlockSort(block, shared.sort, shared.keys, shared.ids, static_cast<int>(shared.count));
     };
-    sort_by([](uint32_t id) { return IdKey(id); });
+    sort_by([](uint32_t id) { return RankedSelection::IdKey(id); });
     sort_by([&](uint32_t id) { return row.Key(id); });
   }
 };

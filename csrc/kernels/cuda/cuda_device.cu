@@ -53,6 +53,7 @@ class CudaRuntime {
     cudaDeviceProp properties;
     Check(cudaGetDeviceProperties(&properties, 0), "its properties");
     name_ = properties.name;
+    num_multiprocessors_ = properties.multiProcessorCount;
     Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
     for (cudaEvent_t& mark : marks_) Check(cudaEventCreate(&mark), "a mark");
   }
@@ -66,6 +67,7 @@ class CudaRuntime {
   CudaRuntime& operator=(const CudaRuntime&) = delete;
 
   std::string name() const { return name_; }
+  int num_multiprocessors() const { return num_multiprocessors_; }
   uint64_t total_bytes() const { return Memory().second; }
   uint64_t free_bytes() const { return Memory().first; }
 
@@ -164,6 +166,7 @@ class CudaRuntime {
   }
 
   std::string name_;
+  int num_multiprocessors_ = 0;
   cudaStream_t stream_ = nullptr;
   HostCopy copies_[2];
   cudaEvent_t marks_[cuda::kNumMarks] = {};

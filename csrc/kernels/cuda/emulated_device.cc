@@ -49,6 +49,7 @@ class EmulatedRuntime {
   EmulatedRuntime& operator=(const EmulatedRuntime&) = delete;
 
   std::string name() const { return "emulated"; }
+  int num_multiprocessors() const { return 1; }
   uint64_t total_bytes() const { return kRegionBytes; }
   uint64_t free_bytes() const {
     uint64_t used = 0;

@@ -4,8 +4,7 @@
 
 #include <cstddef>
 
-#include "kernels/cuda/block_ops.h"
-#include "kernels/cuda/draw_scan_kernel.h"
+#include "kernels/cuda/draw_settle.h"
 #include "kernels/draws/filters.h"
 
 namespace llmi::cuda {
@@ -27,13 +26,14 @@ struct FilterKernel {
     uint64_t total;
     uint64_t count;
     uint64_t floor;
-    uint64_t wanted;
+    RankedSelection ranked;
     uint64_t squares[2];  // the sum of the squares of masses: the bits below the 40th, and those above
     uint64_t keys[kTopHTokens];
     uint32_t ids[kTopHTokens];
     uint32_t num_keys;
-    int32_t flags;
     float divisor;
+    LogitSummary summary;
+    DrawState state;
   };
   static constexpr size_t kSharedBytes = sizeof(Shared);
   DrawPlan plan;
@@ -46,29 +46,23 @@ struct FilterKernel {
   template <typename Block>
   LLMI_HD void operator()(const Block& block) const {
     const DrawRow& draw = plan.rows[block.x];
-    if (draw.filter_begin == draw.filter_end) return;
-    DrawChunk* chunks = plan.chunks + block.x * plan.num_chunks;
+    if (!IsFiltered(draw)) return;
     Shared& shared = *reinterpret_cast<Shared*>(block.shared);
-    const auto flags_of = [&](int thread) {
-      int32_t flags = 0;
-      for (int64_t c = thread; c < plan.num_chunks; c += block.num_threads) flags |= chunks[c].flags;
-      return flags;
-    };
-    BlockReduce(block, shared.room, &shared.flags, flags_of, [](int32_t a, int32_t b) { return a | b; });
-    if (shared.flags != kHasLogits) return;  // the draw finds the same
-    const Row row = {plan.logits + draw.logits_row * plan.vocab_size, plan.vocab_size};
-    float peak = FindBest(block, row, shared);
-    for (int64_t i = draw.filter_begin; i < draw.filter_end && IsFinite(peak); ++i) {
+    SummariseRow(block, plan, block.x, shared.room, &shared.summary);
+    const Row row = {plan.Logits(draw), plan.vocab_size};
+    block.ForEachThread([&](int thread) {
+      if (thread == 0) shared.best_key = shared.summary.best_key;
+    });
+    float peak = RankLogit(shared.best_key);
+    for (int64_t i = draw.filter_begin; i < draw.filter_end && shared.summary.flags == kHasLogits && IsFinite(peak); ++i) {
       Run(block, plan.filters[i], row, peak, shared);
       peak = FindBest(block, row, shared);
     }
-    // The summary of the row as it is now; it replaces those of its chunks.
+    // The summary of the row as it is now.
     block.ForEachThread([&](int thread) {
-      const DrawChunk best = {peak < __builtin_inff() ? kHasLogits : kIsBad, peak, RankId(shared.best_key)};
-      for (int64_t c = thread; c < plan.num_chunks; c += block.num_threads) {
-        chunks[c] = c == 0 ? best : DrawChunk{kHasLogits, -__builtin_inff(), INT32_MAX};
-      }
+      if (thread == 0) shared.summary = {shared.best_key, shared.summary.flags | (peak < __builtin_inff() ? 0 : kIsBad)};
     });
+    SettleRow(block, plan, block.x, shared.summary, shared.selection, &shared.state);
   }
 
  private:
@@ -82,8 +76,6 @@ struct FilterKernel {
   };
 
   LLMI_HD static bool IsFinite(float peak) { return peak > -__builtin_inff() && peak < __builtin_inff(); }
-  // Ranks ids among tokens that a filter holds equal: the lower the id, the larger.
-  LLMI_HD static uint64_t IdKey(int64_t id) { return static_cast<uint64_t>(~static_cast<uint32_t>(id)) << 32 | 1; }
 
   template <typename Block>
   LLMI_HD void Run(const Block& block, const FilterStep& step, const Row& row, float peak, Shared& shared) const {
@@ -241,17 +233,8 @@ struct FilterKernel {
       const double distance = mean - (static_cast<double>(row.logits[id]) - static_cast<double>(peak));
       return row.IsCut(id) ? 0 : ~(__builtin_bit_cast(uint64_t, distance) & ~(uint64_t{1} << 63));
     };
-    BlockSelect(block, shared.selection, row.size, WantedMass(mass, shared.total), SelectionEnd::kLastDigit, key, mass_of);
-    block.ForEachThread([&](int thread) {
-      if (thread > 0) return;
-      shared.floor = shared.selection.floor;
-      shared.wanted = WantedMass(mass, shared.total) - shared.selection.above;
-    });
-    BlockSelect(
-        block, shared.selection, row.size, shared.wanted, SelectionEnd::kLastDigit,
-        [&](int64_t id) { return key(id) == shared.floor ? IdKey(id) : 0; }, mass_of);
-    CutWhere(block, row,
-             [&](int64_t id) { return key(id) < shared.floor || (key(id) == shared.floor && IdKey(id) < shared.selection.floor); });
+    BlockSelectRanked(block, shared.selection, &shared.ranked, row.size, WantedMass(mass, shared.total), key, mass_of);
+    CutWhere(block, row, [&](int64_t id) { return !shared.ranked.Has(key(id), id); });
   }
 
   // Cuts tokens with a smaller probability, but none that is as likely as the likeliest. Call it after SumMasses.

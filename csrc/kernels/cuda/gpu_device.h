@@ -16,19 +16,18 @@
 #include <vector>
 
 #include "core/errors.h"
-#include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/bf16_attention_kernels.h"
 #include "kernels/cuda/candidate_kernels.h"
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/draw_kernels.h"
-#include "kernels/cuda/filter_kernel.h"
 #include "kernels/cuda/half_linear_kernels.h"
+#include "kernels/cuda/kv_kernels.h"
 #include "kernels/cuda/layout.h"
 #include "kernels/cuda/linear_kernels.h"
 #include "kernels/cuda/matrix_linear_kernel.h"
 #include "kernels/cuda/placed_batch.h"
 #include "kernels/cuda/row_kernels.h"
-#include "kernels/cuda/verify_kernel.h"
+#include "kernels/cuda/span_kernel.h"
 #include "kernels/dispatch/device.h"
 
 namespace llmi::cuda {
@@ -37,13 +36,15 @@ namespace llmi::cuda {
 struct DrawWork {
   Layout layout;
   int64_t num_chunks;
-  size_t lists, chunks, group_peaks;
+  size_t lists, chunks, group_peaks, winners, states;
 
   DrawWork(int64_t num_rows, int64_t vocab_size)
       : num_chunks((vocab_size + kVocabChunk - 1) / kVocabChunk),
         lists(layout.Place<uint64_t>(nullptr, num_rows * vocab_size)),
-        chunks(layout.Place<DrawChunk>(nullptr, num_rows * num_chunks)),
-        group_peaks(layout.Place<float>(nullptr, num_rows * num_chunks * kDrawGroups)) {}
+        chunks(layout.Place<LogitSummary>(nullptr, num_rows * num_chunks)),
+        group_peaks(layout.Place<float>(nullptr, num_rows * num_chunks * kDrawGroups)),
+        winners(layout.Place<Runner>(nullptr, num_rows * num_chunks)),
+        states(layout.Place<DrawState>(nullptr, num_rows)) {}
 };
 
 constexpr int kNumMarks = 8;  // of a runtime
@@ -61,6 +62,7 @@ class GpuDevice final : public Device {
   void ReserveWorkspace(int64_t num_logits_rows, int64_t vocab_size) override {
     partials_.Reserve(static_cast<size_t>(options_.most_partial_bytes), kPartialsName, this);
     draw_work_.Reserve(DrawWork(num_logits_rows, vocab_size).layout.size(), kDrawsName, this);
+    draw_counts_.Reserve(static_cast<size_t>(num_logits_rows) * sizeof(uint32_t), kDrawsName, this);
     draw_laws_.Reserve(static_cast<size_t>(std::min(num_logits_rows, kMostDrawLaws) * vocab_size) * sizeof(float), kDrawsName, this);
     for (AlignedBuffer& drawn : drawn_) drawn.Reserve(DrawnBytes(num_logits_rows), kDrawsName, this);
     candidate_chunks_.Reserve(CandidateBytes(num_logits_rows, vocab_size), kDrawsName, this);
@@ -177,16 +179,18 @@ class GpuDevice final : public Device {
     // A recording may not allocate, so the unrecorded calls before it allocate the memory that it needs.
     const int64_t spans_to_come = std::min(replayed_spans_, most_spans);
     partials_.Reserve(static_cast<size_t>(spans_to_come * span_bytes), kPartialsName, this);
-    if (recording_) return LaunchSpans(plan, span_bytes, replayed_spans_, replayed_spans_, batch.num_rows);
+    span_counts_.Reserve(static_cast<size_t>(batch.num_rows * args.num_heads) * sizeof(uint32_t), kPartialsName, this);
+    plan.counts = span_counts_.template as<uint32_t>();
+    if (recording_) return LaunchSpans(plan, span_bytes, replayed_spans_, replayed_spans_, {0, static_cast<int32_t>(batch.num_rows)});
     for (size_t begin = 0; begin < groups.size();) {
       size_t end = begin + 1;
       while (end < groups.size() && placed.plan().NumRowSpans(groups[begin].row_begin, placed.plan().RowEnd(end)) <= most_spans) ++end;
+      const int32_t row_begin = groups[begin].row_begin;
       const int64_t row_end = placed.plan().RowEnd(end - 1);
-      plan.row_begin = groups[begin].row_begin;
-      plan.partial_begin = placed.plan().begins[static_cast<size_t>(plan.row_begin)];
+      plan.partial_begin = placed.plan().begins[static_cast<size_t>(row_begin)];
       plan.item_begin = placed.plan().group_items[begin];
-      LaunchSpans(plan, span_bytes, placed.plan().group_items[end] - plan.item_begin, placed.plan().NumRowSpans(plan.row_begin, row_end),
-                  row_end - plan.row_begin);
+      LaunchSpans(plan, span_bytes, placed.plan().group_items[end] - plan.item_begin, placed.plan().NumRowSpans(row_begin, row_end),
+                  {row_begin, static_cast<int32_t>(row_end) - row_begin});
       begin = end;
     }
   }
@@ -218,17 +222,18 @@ class GpuDevice final : public Device {
     plan.num_chunks = work.num_chunks;
     draw_work_.Reserve(work.layout.size(), kDrawsName, this);
     plan.lists = reinterpret_cast<uint64_t*>(draw_work_.data() + work.lists);
-    plan.chunks = reinterpret_cast<DrawChunk*>(draw_work_.data() + work.chunks);
+    plan.chunks = reinterpret_cast<LogitSummary*>(draw_work_.data() + work.chunks);
     plan.group_peaks = reinterpret_cast<float*>(draw_work_.data() + work.group_peaks);
+    plan.winners = reinterpret_cast<Runner*>(draw_work_.data() + work.winners);
+    plan.states = reinterpret_cast<DrawState*>(draw_work_.data() + work.states);
+    draw_counts_.Reserve(static_cast<size_t>(batch.num_rows) * sizeof(uint32_t), kDrawsName, this);
+    plan.counts = draw_counts_.template as<uint32_t>();
     const DrawTicket ticket = num_draws_;
     drawn_[ticket % 2].Reserve(DrawnBytes(batch.num_rows), kDrawsName, this);
     plan.tokens = Drawn(ticket);
     plan.accepted = plan.tokens + batch.num_rows;
     plan.tokens_before = Drawn(ticket - 1);
-    Busy().Launch(plan.num_chunks, batch.num_rows, kDrawScanThreads, DrawScanKernel::kSharedBytes, DrawScanKernel{plan});
-    if (batch.num_filters > 0) Busy().Launch(batch.num_rows, 1, kOpThreads, FilterKernel::kSharedBytes, FilterKernel{plan});
-    Busy().Launch(batch.num_rows, 1, kDrawThreads, DrawKernel::kSharedBytes, DrawKernel{{plan}});
-    if (batch.num_drafted > 0) Busy().Launch(batch.num_rows, 1, kDrawThreads, VerifyKernel::kSharedBytes, VerifyKernel{{plan}});
+    LaunchDraw(plan, batch);
     ++num_draws_;
     NumDrawn(ticket) = batch.num_rows;
     Busy().Fetch(static_cast<int>(ticket % 2), plan.tokens, DrawnBytes(batch.num_rows));
@@ -299,6 +304,19 @@ class GpuDevice final : public Device {
     return static_cast<size_t>(num_rows * ((vocab_size + kVocabChunk - 1) / kVocabChunk)) * sizeof(CandidateChunk);
   }
 
+  // Only the launches that some row needs.
+  void LaunchDraw(const DrawPlan& plan, const DrawBatch& batch) {
+    const auto launch = [&](const auto& kernel, int64_t grid_x, int64_t grid_y) {
+      Busy().Launch(grid_x, grid_y, kDrawThreads, kernel.kSharedBytes, kernel);
+    };
+    const auto any = [&](const auto& test) { return std::any_of(batch.rows, batch.rows + batch.num_rows, test); };
+    launch(DrawScanKernel{plan}, plan.num_chunks, batch.num_rows);
+    if (any(IsFiltered)) launch(FilterKernel{plan}, batch.num_rows, 1);
+    if (any(MassDecides)) launch(DrawMassKernel{plan}, plan.num_chunks, batch.num_rows);
+    if (any(IsGathered)) launch(DrawGatherKernel{plan}, plan.num_chunks, batch.num_rows);
+    if (batch.num_drafted > 0) launch(VerifyKernel{plan}, batch.num_rows, 1);
+  }
+
   // Each from its host's memory of its own.
   const float* UploadLaws(const DrawBatch& batch, int64_t vocab_size) {
     if (batch.num_laws == 0) return nullptr;
@@ -361,10 +379,10 @@ class GpuDevice final : public Device {
   }
 
   template <bool kBiased>
-  void LaunchBf16Spans(const AttentionPlan& plan, int64_t num_items) {
+  void LaunchBf16Spans(const AttentionPlan& plan) {
     const KvView& kv = plan.args.kv;
     const auto launch = [&](const auto& kernel) {
-      Busy().Launch(num_items * kv.num_kv_heads, 1, kBf16AttentionWarps * kWarpLanes, kernel.kSharedBytes, kernel);
+      Busy().Launch(plan.launch_items * kv.num_kv_heads, 1, kBf16AttentionWarps * kWarpLanes, kernel.kSharedBytes, kernel);
     };
     if (kv.head_dim <= Bf16SpanKernel<2, kBiased>::kMostHeadDim) {
       launch(Bf16SpanKernel<2, kBiased>{{plan}});
@@ -377,21 +395,38 @@ class GpuDevice final : public Device {
     }
   }
 
-  // Partials of num_items items, whose rows have num_row_spans spans; then the rows' merging.
-  void LaunchSpans(AttentionPlan plan, int64_t span_bytes, int64_t num_items, int64_t num_row_spans, int64_t num_rows) {
-    const AttentionArgs& args = plan.args;
+  template <KvType kType>
+  void LaunchOrderedSpans(const AttentionPlan& plan) {
+    const int64_t num_kv_heads = plan.args.kv.num_kv_heads;
+    const int64_t heads = plan.args.num_heads / num_kv_heads;
+    const int64_t chunks = (heads + kMostSpanHeads - 1) / kMostSpanHeads;
+    const int64_t num_blocks =
+        std::min(plan.launch_items * num_kv_heads * chunks, kSpanBlocks * static_cast<int64_t>(runtime_.num_multiprocessors()));
+    const auto launch = [&]<int kHeads>() {
+      using Kernel = SpanKernel<kType, kHeads>;
+      Busy().Launch(num_blocks, 1, kSpanThreads, Kernel::kSharedBytes, Kernel{plan, num_blocks, chunks});
+    };
+    if (heads == 1) return launch.template operator()<1>();
+    if (heads == 2) return launch.template operator()<2>();
+    if (heads <= 4) return launch.template operator()<4>();
+    launch.template operator()<kMostSpanHeads>();
+  }
+
+  // Up to num_items items of these rows, which have num_row_spans spans.
+  void LaunchSpans(AttentionPlan plan, int64_t span_bytes, int64_t num_items, int64_t num_row_spans, const RowGroup& rows) {
     partials_.Reserve(static_cast<size_t>(num_row_spans * span_bytes), kPartialsName, this);
     plan.partials = partials_.template as<float>();
-    if (args.kv.type != KvType::kBF16) {
-      const int64_t chunks = (args.num_heads / args.kv.num_kv_heads + kSpanHeads - 1) / kSpanHeads;
-      Busy().Launch(num_items * args.kv.num_kv_heads * chunks, 1, kAttentionThreads, AttentionSpanKernel::kSharedBytes,
-                    AttentionSpanKernel{plan, chunks});
-    } else if (args.linear_biases != nullptr) {
-      LaunchBf16Spans<true>(plan, num_items);
-    } else {
-      LaunchBf16Spans<false>(plan, num_items);
+    plan.launch_items = num_items;
+    switch (plan.args.kv.type) {
+      case KvType::kF16: return LaunchOrderedSpans<KvType::kF16>(plan);
+      case KvType::kF32: return LaunchOrderedSpans<KvType::kF32>(plan);
+      case KvType::kInt8: return LaunchOrderedSpans<KvType::kInt8>(plan);
+      case KvType::kF8: return LaunchOrderedSpans<KvType::kF8>(plan);
+      case KvType::kBF16: break;
     }
-    Busy().Launch(num_rows, args.num_heads, kAttentionThreads, AttentionMergeKernel::kSharedBytes, AttentionMergeKernel{plan});
+    plan.args.linear_biases != nullptr ? LaunchBf16Spans<true>(plan) : LaunchBf16Spans<false>(plan);
+    Busy().Launch(rows.num_rows, (plan.args.num_heads + SpanMergeKernel::kHeads - 1) / SpanMergeKernel::kHeads, SpanMergeKernel::kThreads,
+                  SpanMergeKernel::kSharedBytes, SpanMergeKernel{plan, rows.row_begin});
   }
 
   // Without partials.
@@ -455,10 +490,12 @@ class GpuDevice final : public Device {
   bool just_drew_ = false;
   AlignedBuffer ids_;
   AlignedBuffer partials_;
+  AlignedBuffer span_counts_;  // zero between launches
   AlignedBuffer rounded_;
   AlignedBuffer cublas_workspace_;
   AlignedBuffer draw_inputs_;
   AlignedBuffer draw_work_;
+  AlignedBuffer draw_counts_;  // zero between launches
   AlignedBuffer draw_laws_;
   AlignedBuffer slot_table_;
   AlignedBuffer candidate_chunks_;

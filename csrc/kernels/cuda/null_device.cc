@@ -25,6 +25,7 @@ class NullRuntime {
   NullRuntime& operator=(const NullRuntime&) = delete;
 
   std::string name() const { return "null"; }
+  int num_multiprocessors() const { return 132; }  // as many as an H100 has
   uint64_t total_bytes() const { return kTotalBytes; }
   uint64_t free_bytes() const {
     uint64_t used = 0;

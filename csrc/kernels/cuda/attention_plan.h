@@ -1,0 +1,52 @@
+// What the kernels of attention are given: arguments, and the host's division of the work.
+#pragma once
+
+#include "kernels/cuda/span_plan.h"
+#include "kernels/ops/attention.h"
+
+namespace llmi::cuda {
+
+// Arguments of attention: the host's plan (span_plan.h), all on the device, and the part of it that a launch does.
+struct AttentionPlan {
+  AttentionArgs args;
+  const int32_t* row_segments;
+  const RowGroup* groups;
+  const int32_t* begins;
+  const SpanItem* items;
+  const int32_t* num_items;
+  int64_t item_begin = 0;
+  int64_t launch_items = 0;    // of this launch, at most
+  int64_t partial_begin = 0;   // index of its first row's first partial
+  float* partials = nullptr;   // [row's span][head][AttentionPartialSize]
+  uint32_t* counts = nullptr;  // [group][head]: blocks that have finished a span (span_merge.h)
+
+  template <typename Visit>
+  void ForEachPointer(const Visit& visit) const {
+    visit(args.kv.base);
+    visit(args.segments);
+    visit(args.positions);
+    visit(args.q);
+    visit(args.sinks);
+    visit(args.linear_biases);
+    visit(args.out);
+    visit(row_segments);
+    visit(groups);
+    visit(begins);
+    visit(items);
+    visit(num_items);
+    visit(partials);
+    visit(counts);
+  }
+
+  // The items of this launch, of which a recorded one may have fewer than it has room for.
+  LLMI_HD int64_t NumItems() const { return *num_items - item_begin < launch_items ? *num_items - item_begin : launch_items; }
+  LLMI_HD const SpanItem& Item(int64_t index) const { return items[item_begin + index]; }
+  LLMI_HD int64_t FirstSpan(int64_t row) const { return AttentionFirstVisible(args, row) / kAttentionSpan; }
+  LLMI_HD int64_t EndSpan(int64_t row) const { return args.positions[row] / kAttentionSpan + 1; }
+  LLMI_HD int64_t SpanStride() const { return args.num_heads * AttentionPartialSize(args.kv.head_dim); }
+  LLMI_HD float* Partial(int64_t row, int64_t head, int64_t span) const {
+    return partials + (begins[row] - partial_begin + span - FirstSpan(row)) * SpanStride() + head * AttentionPartialSize(args.kv.head_dim);
+  }
+};
+
+}  // namespace llmi::cuda
