@@ -85,6 +85,7 @@ def test_typed_dicts_of_the_stub() -> None:
     assert {name: list(value) for name, value in returned.items()} == keys
 
 
+@pytest.mark.slow
 def test_the_stub_is_that_of_the_core(tmp_path: Path) -> None:
     """Each class, function and attribute of the stubs is in the built module, and the other way round; what is read-only is so in both."""
     pytest.importorskip("mypy", reason="the extra `lint` brings mypy")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from bits import assert_same_bits
 from decoders import numbers_of, open_decoder
-from features import has_bits_of_its_own
+from features import DEVICES, has_bits_of_its_own
 from llmi import _core
 
 T = _core.testing
@@ -119,7 +120,21 @@ CONFIGURATIONS = [
 ] + [("smollm2-135m-instruct", "bf16dot", "float16", 8)]
 
 
-@pytest.mark.parametrize(("model", "dtype", "kv", "bits"), CONFIGURATIONS)
+def digest_cases() -> list[Any]:
+    """Each configuration on each table. The reference table and the emulated device take seconds for some tokens: the short run has them with
+    the small model and, on the reference, one case of the other. The emulated device has one type of weights: the cases of test_ops.py cover
+    the others on it."""
+    cases = []
+    for (model, dtype, kv, bits), table in itertools.product(CONFIGURATIONS, [*_core.system_info()["tables"], *DEVICES]):
+        small, first = model.startswith("smollm"), (dtype, kv, bits) == ("auto", "float16", 8)
+        if table == "emulated" and (dtype != "auto" or (bits == 16 and not small)):
+            continue
+        short = {"reference": small or first, "emulated": small and kv == "float16"}.get(table, True)
+        cases.append(pytest.param(model, dtype, kv, bits, table, marks=[] if short else [pytest.mark.slow]))
+    return cases
+
+
+@pytest.mark.parametrize(("model", "dtype", "kv", "bits", "table"), digest_cases())
 def test_digests_of_logits(model: str, dtype: str, kv: str, bits: int, table: str, smollm_path: Path, gemma_path: Path) -> None:
     """The same bits on every machine and table: one host cannot run them all, so the digests are committed.
 
@@ -128,8 +143,6 @@ def test_digests_of_logits(model: str, dtype: str, kv: str, bits: int, table: st
     """
     import os
 
-    if table == "emulated" and (dtype != "auto" or (bits == 16 and model.startswith("gemma"))):
-        pytest.skip("minutes: the cases of test_ops.py cover the weights of each type on it")
     path = smollm_path if model.startswith("smollm") else gemma_path
     if has_bits_of_its_own(table, kv):  # near the CPU's
         laws = [np.exp(x - np.logaddexp.reduce(x, -1, keepdims=True)) for x in (logits_of(path, dtype, kv, t, 40) for t in ("", table))]

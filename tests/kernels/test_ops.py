@@ -371,6 +371,7 @@ def test_every_table_has_every_op() -> None:
 @pytest.mark.skipif(
     shutil.which("c++") is None or not (ROOT / "csrc").is_dir(), reason="no compiler, or the sources are not beside the tests"
 )
+@pytest.mark.skipif("avx_vnni" in _core.system_info()["tables"], reason="the other tests of this file run the kernels themselves")
 @pytest.mark.skipif("avx512" not in _core.system_info()["tables"], reason="what stands for AVX-VNNI is a form of AVX-512")
 def test_avx_vnni_by_the_form_of_avx512(tmp_path: Path) -> None:
     """Few machines have AVX-VNNI alone: its kernels, built for AVX-512's form of the one instruction, give the reference's bits."""

@@ -104,9 +104,6 @@ def test_acceptance_is_min_one_of_the_ratio() -> None:
 # --- end to end
 
 
-SIZES = {"points": 1000, "trees": 400}  # in units of 20 draws: Python drafters cost a millisecond each
-
-
 class Trees(Drafter):
     """Program 9: siblings without replacement from a draft model, two levels."""
 
@@ -141,14 +138,17 @@ class Fixed(Drafter):
         return Draft(first + second, None, rows + more)
 
 
-SLOW = pytest.mark.slow
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param("model", marks=SLOW), "trees", "fixed", "points", "lookup", pytest.param("typical_off", marks=SLOW)]
+#: How many draws, in units of 20: Python drafters cost a millisecond each. In the short run as many as show that a draft's tokens, rows or
+#: noise are not where they should be (2,000 find the bugs below with p < 1e-80); the rule itself is enumerated above.
+SHORT, LONG = (
+    {"trees": 150, "fixed": 300, "lookup": 1000},
+    dict.fromkeys(("model", "fixed", "points", "typical_off"), 1000) | {"trees": 400},
 )
-def test_draws_follow_the_exact_law(small: LLM, weak: LLM, name: str) -> None:
-    assert_lossless(configurations(weak)[name], small, num_tokens=SIZES.get(name, 1000))
+
+
+@pytest.mark.parametrize(("name", "size"), [*SHORT.items(), *(pytest.param(*case, marks=pytest.mark.slow) for case in LONG.items())])
+def test_draws_follow_the_exact_law(small: LLM, weak: LLM, name: str, size: int) -> None:
+    assert_lossless(configurations(weak)[name], small, num_tokens=size)
 
 
 def configurations(weak: LLM) -> dict[str, SpeculativeConfig]:
@@ -212,7 +212,7 @@ def test_lossy_rules_are_found_out(small: LLM, weak: LLM, bug: str) -> None:
         "plain_siblings": SpeculativeConfig(SiblingsWithPlainRows(weak, width=3, depth=1), 3, "rejection"),
     }[bug]
     with pytest.raises(AssertionError, match="total variation"):
-        assert_lossless(config, small, num_tokens=1000, false_alarm=1e-6)
+        assert_lossless(config, small, num_tokens=100, false_alarm=1e-6)
 
 
 def test_rejection_at_temperature_zero_is_greedy(small: LLM, weak: LLM) -> None:
