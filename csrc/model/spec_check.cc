@@ -10,7 +10,7 @@
 namespace llmi {
 namespace {
 
-constexpr double kLargest = 1e30;         // of factors: their products with values of usual size stay finite in fp32
+constexpr double kLargestFactor = 1e30;   // of factors: their products with values of usual size stay finite in fp32
 constexpr double kSmallestFactor = 1e-6;  // of those by which angles are divided: fp32 holds every angle
 constexpr int64_t kMostRows = int64_t{1} << 32;
 
@@ -38,15 +38,16 @@ class Checker {
     if (value >= low && value <= high) return;
     Fail(path, "= " + std::to_string(value) + " is outside [" + std::to_string(low) + ", " + std::to_string(high) + "]");
   }
-  // low < value <= kLargest
+  // low < value <= kLargestFactor
   void Above(const std::string& path, double value, double low = 0.0) const {
-    if (!(value > low && value <= kLargest)) Fail(path, "= " + std::to_string(value) + " must be finite and above " + std::to_string(low));
+    if (!(value > low && value <= kLargestFactor))
+      Fail(path, "= " + std::to_string(value) + " must be finite and above " + std::to_string(low));
   }
   void Finite(const std::string& path, double value) const {
-    if (!(std::fabs(value) <= kLargest)) Fail(path, "= " + std::to_string(value) + " must be finite");
+    if (!(std::fabs(value) <= kLargestFactor)) Fail(path, "= " + std::to_string(value) + " must be finite");
   }
   void NotNegative(const std::string& path, double value) const {
-    if (!(value >= 0 && value <= kLargest)) Fail(path, "= " + std::to_string(value) + " must be finite, and 0 or more");
+    if (!(value >= 0 && value <= kLargestFactor)) Fail(path, "= " + std::to_string(value) + " must be finite, and 0 or more");
   }
   template <typename T>
   void Count(const std::string& path, const std::vector<T>& values, int64_t wanted) const {
