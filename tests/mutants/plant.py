@@ -53,6 +53,9 @@ def configure(source: Path, target: Path) -> None:
 
 
 def main(parts: list[str]) -> int:
+    if any(part.startswith("-") for part in parts):
+        print(__doc__)
+        return 2
     chosen = [mutant for mutant in MUTANTS if not parts or any(part in f"{mutant.name} {mutant.tests}" for part in parts)]
     missed = []
     with tempfile.TemporaryDirectory() as scratch:

@@ -85,7 +85,11 @@ def test_headers_stand_alone(tmp_path: Path) -> None:
 
     A source file includes its own header before all others, so the build compiles that one by itself. The others are compiled here.
     """
-    headers = [path for path in SOURCES if path.suffix == ".h" and not path.name.endswith("-inl.h") and "bindings" not in path.parts]
+    headers = [
+        path
+        for path in SOURCES
+        if path.suffix == ".h" and not path.name.endswith("-inl.h") and "bindings" not in path.relative_to(ROOT).parts
+    ]
     alone = []
     for path in headers:
         source, line = path.with_suffix(".cc"), f'#include "{path.relative_to(ROOT / "csrc")}"'
