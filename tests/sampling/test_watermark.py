@@ -156,6 +156,11 @@ def test_detection_counts_as_transformers_does(scheme: str, width: int) -> None:
         assert width > 1 or got.num_scored < 120
 
 
+def test_an_n_gram_counts_once() -> None:
+    once = [1, 2, 3, 4, 5, 1]
+    assert KGW(VOCAB).detect(once * 9).num_scored == KGW(VOCAB).detect(once).num_scored + 1 == 6  # (1, 1) is new
+
+
 #: SHA-256 of which logits transformers' processor changes, by scheme and width; recorded with transformers 5.24 and torch 2.13.
 RECORDED_GREEN = {
     ("lefthash", 1): "bc32d23f34f32116",
