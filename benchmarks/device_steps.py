@@ -36,7 +36,7 @@ QWEN_06B = {
 }  # fmt: skip
 SHAPES: dict[str, dict[str, Any]] = {"SmolLM2-135M": SMOLLM2, "Qwen 0.6B shape, 4 of its 28 layers": QWEN_06B}
 TINY = {
-    "hidden_size": 96, "num_layers": 2, "vocab_size": 272, "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 32,
+    "hidden_size": 128, "num_layers": 2, "vocab_size": 272, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32,
     "intermediate_size": 128, "max_position_embeddings": 256, "tie_word_embeddings": True,
 }  # fmt: skip
 #: Linear layers in 4 bits, and in 16 in the CPU's order of sums and on tensor cores.

@@ -24,6 +24,7 @@
 #include "kernels/cuda/matrix_probe.h"
 #include "kernels/cuda/null_device.h"
 #include "kernels/dispatch/device.h"
+#include "kernels/layout/chunks.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/quantize_rows.h"
 #include "kernels/dispatch/tables.h"
@@ -94,7 +95,8 @@ std::pair<double, int64_t> MeasureLinear(const std::string& name, const std::str
   CheckArgument(num_outputs % kTileRows == 0 && num_cols % PackedGroupColumns(host_type) == 0, "a device probe: whole tiles");
   const std::unique_ptr<Device> device = OpenTestDevice(name);
   const PackedType type = device->OwnForm(host_type);
-  const int64_t num_bytes = num_outputs / kTileRows * PackedTileBytes(type, num_cols);
+  const bool in_chunks = HasChunksPacked(type);
+  const int64_t num_bytes = num_outputs / kTileRows * (in_chunks ? ChunkTileBytes(type, num_cols) : PackedTileBytes(type, num_cols));
   constexpr int64_t kManyBytes = int64_t{1} << 28;
   const int64_t copies = std::clamp<int64_t>(kManyBytes / num_bytes, 1, kRepeats);
   const AlignedBuffer weights = Filled(device.get(), copies * num_bytes, 0x3C);
@@ -112,7 +114,7 @@ std::pair<double, int64_t> MeasureLinear(const std::string& name, const std::str
   device->QuantizeRows(x.as<float>(), num_rows, quantized);
   const KernelContext context = {&GetKernelTable("reference"), &ThreadPool::Shared(), 1, device.get()};
   const double seconds = SecondsEach(device.get(), out.data(), [&](int i) {
-    const LinearPart part = {.weights = {type, num_outputs, num_cols, weights.data() + i % copies * num_bytes}};
+    const LinearPart part = {.weights = {type, num_outputs, num_cols, weights.data() + i % copies * num_bytes, {}, in_chunks}};
     Linear(context, {.parts = &part,
                      .num_parts = 1,
                      .num_rows = num_rows,

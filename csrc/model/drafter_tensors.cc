@@ -16,7 +16,8 @@ namespace llmi {
 WeightFormat FormatLike(const PackedMatrix& target) {
   const PackedView view = target.view();
   if (IsQuantizedPacked(view.type)) {
-    const double bits = 8.0 * static_cast<double>(target.num_bytes()) / static_cast<double>(view.num_rows * view.num_cols);
+    const double bits =
+        8.0 * static_cast<double>(PackedTileBytes(view.type, view.num_cols)) / static_cast<double>(kTileRows * view.num_cols);
     return bits > 6.0 ? WeightFormat::kQ8_0 : WeightFormat::kQ4_0;
   }
   switch (view.type) {

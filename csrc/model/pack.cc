@@ -14,6 +14,7 @@
 #include "core/thread_pool.h"
 #include "kernels/dispatch/device.h"
 #include "kernels/dispatch/transfer.h"
+#include "model/chunk_tiles.h"
 #include "model/quantize.h"
 
 namespace llmi {
@@ -202,7 +203,9 @@ AlignedBuffer PlaceWeights(const KernelContext& context, const void* data, size_
 PackedForm PackedFormOf(const KernelContext& context, DType dtype, WeightFormat format, int64_t num_rows, int64_t num_cols) {
   PackedType type = PackedTypeOf(dtype, format);
   if (context.device != nullptr) type = context.device->OwnForm(type);
-  return {type, static_cast<uint64_t>(NumTiles(num_rows)) * static_cast<uint64_t>(PackedTileBytes(type, num_cols))};
+  const bool in_chunks = context.device != nullptr && HasChunksPacked(type);
+  const int64_t tile_bytes = in_chunks ? ChunkTileBytes(type, num_cols) : PackedTileBytes(type, num_cols);
+  return {type, in_chunks, static_cast<uint64_t>(NumTiles(num_rows)) * static_cast<uint64_t>(tile_bytes)};
 }
 
 PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& source, WeightFormat format, const RowMap* row_map,
@@ -211,8 +214,9 @@ PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& sourc
       num_cols_(static_cast<int64_t>(source.shape[1])),
       source_dtype_(source.dtype) {
   CheckColumns(source, StoredType(source.dtype, format));
-  const auto [type, total_bytes] = PackedFormOf(context, source.dtype, format, num_rows_, num_cols_);
+  const auto [type, in_chunks, total_bytes] = PackedFormOf(context, source.dtype, format, num_rows_, num_cols_);
   type_ = type;
+  in_chunks_ = in_chunks;
   if (IsTablePacked(type)) table_ = CodeTableOf(source.dtype);
   const int64_t num_tiles = NumTiles(num_rows_);
   const int64_t tile_bytes = PackedTileBytes(type_, num_cols_);
@@ -231,11 +235,13 @@ PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& sourc
     const int64_t row_begin = task * tiles_per_task * kTileRows;
     const int64_t row_end = std::min(num_rows_, row_begin + tiles_per_task * kTileRows);
     const SourceRows rows(source, row_bytes, row_begin, row_end, row_map);
+    std::vector<uint8_t> own_tile(in_chunks_ ? static_cast<size_t>(tile_bytes) : 0);  // before it is permuted
     for (int64_t row = row_begin; row < row_end; ++row) {
       const uint8_t* from = rows.Row(row);
-      if (from == nullptr) continue;  // the buffer is zeroed
-      uint8_t* tile = packed.data() + row / kTileRows * tile_bytes;
-      if (!blocks.empty()) {
+      uint8_t* tile = in_chunks_ ? own_tile.data() : packed.data() + row / kTileRows * tile_bytes;
+      if (from == nullptr) {
+        // zeros, as the buffer has them
+      } else if (!blocks.empty()) {
         DequantizeRow(source.dtype, from, num_cols_, values.data());
         if (!AllFinite(values)) {
           throw Error(ErrorKind::kModelFile, "tensor '" + source.name + "' holds NaN or infinity: it cannot be quantised", source.name);
@@ -247,6 +253,10 @@ PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& sourc
       } else {
         DequantizeRow(source.dtype, from, num_cols_, values.data());
         PackFloatRow(type_, values.data(), num_cols_, row % kTileRows, tile);
+      }
+      if (in_chunks_ && (row + 1 == row_end || row % kTileRows + 1 == kTileRows)) {
+        PermuteToChunks(type_, own_tile.data(), num_cols_, packed.data() + row / kTileRows * ChunkTileBytes(type_, num_cols_));
+        std::fill(own_tile.begin(), own_tile.end(), uint8_t{0});
       }
     }
   }));

@@ -46,7 +46,7 @@ class PackedMatrix {
   PackedMatrix(const KernelContext& context, const TensorView& source, WeightFormat format, const RowMap* rows = nullptr,
                MemorySource* arena = nullptr);
 
-  PackedView view() const { return {type_, num_rows_, num_cols_, data_.data(), table_}; }
+  PackedView view() const { return {type_, num_rows_, num_cols_, data_.data(), table_, in_chunks_}; }
   uint64_t num_bytes() const { return data_.size(); }
   DType source_dtype() const { return source_dtype_; }
   uint64_t source_bytes() const { return source_bytes_; }
@@ -54,6 +54,7 @@ class PackedMatrix {
 
  private:
   PackedType type_ = PackedType::kF32;
+  bool in_chunks_ = false;
   int64_t num_rows_ = 0;
   int64_t num_cols_ = 0;
   CodeTable table_;
@@ -65,6 +66,7 @@ class PackedMatrix {
 // The packed type and size of a matrix of num_rows rows and num_cols columns.
 struct PackedForm {
   PackedType type;
+  bool in_chunks;
   uint64_t num_bytes;
 };
 PackedForm PackedFormOf(const KernelContext& context, DType dtype, WeightFormat format, int64_t num_rows, int64_t num_cols);

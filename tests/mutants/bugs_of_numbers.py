@@ -111,6 +111,22 @@ BUGS = [
         "kernels/test_cuda.py",
     ),
     Mutant(
+        "a padded block is added",
+        "csrc/kernels/cuda",
+        "Add",
+        "if (kIsWhole || b < unit_blocks) add_block(b);",
+        "add_block(b);",
+        "kernels/test_streams.py",
+    ),
+    Mutant(
+        "a slot is filled again while warps read it",
+        "csrc/kernels/cuda",
+        "StreamLinearKernel",
+        "num_sets * kUnits, num_tiles * num_chunks",
+        "num_sets, num_tiles * num_chunks",
+        "kernels/test_streams.py",
+    ),
+    Mutant(
         "ties at the cut by id upwards",
         "csrc/kernels",
         "RankKey",

@@ -24,4 +24,15 @@ LLMI_HD inline uint16_t RoundedTo(float value) {
 #endif
 }
 
+// fp16's bits as a float; exact.
+LLMI_HD inline float HalfBitsToFloat(uint16_t bits) {
+#ifdef __CUDA_ARCH__
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+#else
+  return HalfToFloat(bits);
+#endif
+}
+
 }  // namespace llmi::cuda

@@ -9,6 +9,7 @@
 #include "kernels/cpu/reference/packed_block.h"
 #include "kernels/cpu/reference/quantize_block.h"
 #include "kernels/cuda/block.h"
+#include "kernels/cuda/chunk_value.h"
 #include "kernels/cuda/half_format.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/norm.h"
@@ -42,7 +43,8 @@ struct EmbeddingKernel {
       if (id < 0) id = drawn[~id];
       if (id < 0) id = 0;  // no token could be drawn, and the row's result is not used
       for (int64_t k = thread; k < weights.num_cols; k += block.num_threads) {
-        out[block.x * weights.num_cols + k] = reference::WeightValue(weights, id, k) * scale;
+        const float value = weights.in_chunks ? ChunkValue(weights, id, k) : reference::WeightValue(weights, id, k);
+        out[block.x * weights.num_cols + k] = value * scale;
       }
     });
   }

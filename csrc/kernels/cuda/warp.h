@@ -24,6 +24,17 @@ struct MatrixA {
 struct MatrixD {
   int32_t values[4];
 };
+// m16n8k32: D = kMagicSum + A B, A of signed or unsigned bytes. Words: rows g, g + 8, then the same of columns 16 further; B likewise.
+// What A and B call columns may be any order of theirs, since the sums are exact. D's bits are those of the float 12,582,912 + sum, if the
+// sum is less than 2^22 from zero.
+struct WideMatrixA {
+  uint32_t words[4];
+};
+struct WideMatrixB {
+  uint32_t words[2];
+};
+constexpr int32_t kMagicSum = 0x4B400000;
+constexpr float kMagicFloat = 12582912.0f;
 // The row and column of D's value i in a lane.
 LLMI_HD inline int MatrixRow(int lane, int i) { return lane / 4 + i / 2 * 8; }
 LLMI_HD inline int MatrixColumn(int lane, int i) { return lane % 4 * 2 + i % 2; }
@@ -80,6 +91,27 @@ struct HostWarp {
     }
   }
 
+  template <bool kSigned>
+  LLMI_HD void Multiply(const PerLane<WideMatrixA>& a, const PerLane<WideMatrixB>& b, PerLane<MatrixD>& d) const {
+    int32_t rows[16][32];
+    int32_t columns[8][32];
+    for (int lane = 0; lane < kWarpLanes; ++lane) {
+      for (int i = 0; i < 16; ++i) {
+        const int k = lane % 4 * 4 + i % 4 + i / 8 * 16;
+        const auto byte = static_cast<uint8_t>(a[lane].words[i / 4] >> (i % 4 * 8));
+        rows[lane / 4 + i / 4 % 2 * 8][k] = kSigned ? static_cast<int8_t>(byte) : byte;
+        if (i % 8 < 4) columns[lane / 4][k] = static_cast<int8_t>(b[lane].words[i / 8] >> (i % 4 * 8));
+      }
+    }
+    for (int lane = 0; lane < kWarpLanes; ++lane) {
+      for (int i = 0; i < 4; ++i) {
+        int32_t dot = kMagicSum;
+        for (int k = 0; k < 32; ++k) dot += rows[MatrixRow(lane, i)][k] * columns[MatrixColumn(lane, i)][k];
+        d[lane].values[i] = dot;
+      }
+    }
+  }
+
   template <HalfFormat F = HalfFormat::kBF16>
   LLMI_HD void MultiplyAdd(const PerLane<HalfMatrixA>& a, const PerLane<HalfMatrixB>& b, PerLane<HalfMatrixD>& d) const {
     float rows[16][16];
@@ -132,6 +164,21 @@ struct DeviceWarp {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
                  : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
                  : "r"(a.value.rows[0]), "r"(a.value.rows[1]), "r"(b.value));
+  }
+
+  template <bool kSigned>
+  __device__ void Multiply(const PerLane<WideMatrixA>& a, const PerLane<WideMatrixB>& b, PerLane<MatrixD>& d) const {
+    const uint32_t* rows = a.value.words;
+    int32_t* sums = d.value.values;
+    if constexpr (kSigned) {
+      asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+          : "=r"(sums[0]), "=r"(sums[1]), "=r"(sums[2]), "=r"(sums[3])
+          : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "r"(b.value.words[0]), "r"(b.value.words[1]), "r"(kMagicSum));
+    } else {
+      asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+          : "=r"(sums[0]), "=r"(sums[1]), "=r"(sums[2]), "=r"(sums[3])
+          : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "r"(b.value.words[0]), "r"(b.value.words[1]), "r"(kMagicSum));
+    }
   }
 
   template <HalfFormat F = HalfFormat::kBF16>

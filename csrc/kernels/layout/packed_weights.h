@@ -166,6 +166,8 @@ struct PackedView {
   int64_t num_cols;
   const uint8_t* data;   // NumTiles(num_rows) tiles, one after the other, 64-byte aligned
   CodeTable table = {};  // of table types
+  // On a device: chunks instead of tiles (chunks.h).
+  bool in_chunks = false;
 };
 
 }  // namespace llmi

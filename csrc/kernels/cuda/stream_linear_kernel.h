@@ -1,0 +1,377 @@
+// linear for quantised weights in chunks (kernels/layout/chunks.h), for up to 64 rows of x at a time, in the order of linear.h.
+//
+// A block goes through its tiles of 16 outputs; their chunks come through one stream, from tile to tile without a pause. The warps share
+// a tile's columns: each multiplies a unit of up to 8 blocks of 32 columns with 8 or 16 rows of x, waits for its turn, adds the blocks'
+// sums to the totals that the warp before it left, and passes them on. More than 16 rows are sets of warps, which read the same slots.
+//
+// A dot begins at 0x4B400000, so its bits are those of the float 12,582,912 + dot: one fma makes the float of the dot, exactly, and takes
+// back the factor 16 of codes that stand in the high halves of their bytes. With activations of two bytes the dot is
+// fma(256, float(dot of high bytes), float(dot of low bytes)), which rounds once, as the float of the whole integer does.
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+
+#include "kernels/cuda/half_format.h"
+#include "kernels/cuda/linear_kernels.h"
+#include "kernels/cuda/stream.h"
+#include "kernels/cuda/warp.h"
+#include "kernels/layout/chunks.h"
+
+namespace llmi::cuda {
+
+constexpr int kStreamRows = 64;  // of x in a block
+
+// The instruction has 8 columns for rows of x. Up to four rows stand in the even ones, so a lane has one row's sums; else it has those of
+// two rows of each group of 8.
+enum class StreamRowsForm : uint8_t { kFour, kEight, kSixteen };
+
+// Block x: every grid_x-th tile; y: 64 rows of x.
+// kIsWhole: all chunks are, so nothing needs a guard.
+template <PackedType kType, ActivationForm kForm, StreamRowsForm kRows, bool kIsWhole>
+struct StreamLinearKernel {
+  static constexpr int kMostRegisters = 112;  // two blocks of 288 threads on a multiprocessor
+  static constexpr bool kFour = kRows == StreamRowsForm::kFour;
+  static constexpr bool kFine = kForm == ActivationForm::kFine;
+  static constexpr bool kTwoBytes = kForm == ActivationForm::kTwoBytes;
+  static constexpr bool kMinimum = HasMinimumPacked(kType);
+  static constexpr int kGroups = kRows == StreamRowsForm::kSixteen ? 2 : 1;  // of 8 columns of the instruction
+  static constexpr int kXRows = kFour ? 1 : 2;                               // of a group whose sums a lane has
+  static constexpr int kSums = 2 * kXRows;                                   // of a group, in a lane
+  static constexpr int kSetRows = kFour ? 4 : 8 * kGroups;
+  static constexpr int kSets = kRows == StreamRowsForm::kSixteen ? kStreamRows / kSetRows : 1;
+  // What a warp keeps until its turn must fit its registers.
+  static constexpr bool kIsHalved = kMinimum && kForm != ActivationForm::kCoarse;
+  static constexpr int kUnits = kGroups * (kIsHalved ? 2 : 1);  // of a chunk
+  static constexpr int kUnitBlocks = kChunkBlocks / kUnits;
+  static constexpr int kXScales = kFine ? 2 : 1;  // for each 32 columns
+  static constexpr int kSlotBytes = static_cast<int>(ChunkBytes(kType, kChunkBlocks));
+  static constexpr int kSlots = kSlotBytes > 2560 ? 8 : 16;
+  static_assert(kSlots >= kMostWarps, "the host computes a unit of every warp before the first is added");
+
+  struct Totals {
+    float values[kGroups * kSums];
+  };
+  struct Shared {
+    StreamRoom<kSlots, kSlotBytes> room;
+    Totals totals[kSets][kWarpLanes];
+  };
+  static constexpr size_t kSharedBytes = sizeof(Shared);
+
+  LinearOutput output;
+  Int8Rows rows;
+  int64_t grid_x;
+  unsigned num_blocks;  // of 32 columns
+
+  template <typename Visit>
+  void ForEachPointer(const Visit& visit) const {
+    output.ForEachPointer(visit);
+    rows.ForEachPointer(visit);
+  }
+
+  template <typename Block>
+  LLMI_HD void operator()(const Block& block) const {
+    using Warp = typename Block::Warp;
+    Shared& shared = *reinterpret_cast<Shared*>(block.shared);
+    const int64_t first_row = block.y * kStreamRows;
+    const int64_t rows_left = output.num_rows - first_row;
+    const int num_sets = rows_left < kSets * kSetRows ? static_cast<int>((rows_left + kSetRows - 1) / kSetRows) : kSets;
+    const unsigned num_chunks = (num_blocks + kChunkBlocks - 1) / kChunkBlocks;
+    const auto num_tiles = static_cast<unsigned>((NumTiles(output.weights.num_rows) - block.x + grid_x - 1) / grid_x);
+    const int64_t tile_bytes = ChunkTileBytes(kType, output.weights.num_cols);
+    auto stream = OpenStream(block, &shared.room, num_sets * kUnits, num_tiles * num_chunks, [=, this](unsigned piece) -> StreamPiece {
+      const unsigned tile = piece / num_chunks;
+      const unsigned chunk = piece - tile * num_chunks;
+      const uint8_t* from = output.weights.data + (block.x + tile * grid_x) * tile_bytes + chunk * ChunkBytes(kType, kChunkBlocks);
+      return {from, static_cast<int>(ChunkBytes(kType, BlocksFrom(chunk * kChunkBlocks)))};
+    });
+    const int warps_per_set = num_sets > 2 ? kMostWarps / 4 : kMostWarps / num_sets;
+    const unsigned tile_units = num_chunks * kUnits;
+    typename Block::template PerWarp<Unit<Warp>> units;
+    RunInOrder(
+        block, stream, {num_sets, warps_per_set, num_tiles * tile_units},
+        [&](const Warp& warp, int set) {
+          warp.ForEachLane([&](int lane) { FindRows(lane, first_row + set * kSetRows, &units[warp].rows[lane]); });
+        },
+        [&](const Warp& warp, int, unsigned index) {
+          Unit<Warp>& unit = units[warp];
+          while (index - unit.tile_begin >= tile_units) {
+            unit.tile_begin += tile_units;
+            ++unit.tile;
+          }
+          unit.first_block = (index - unit.tile_begin) * kUnitBlocks;
+          Compute(warp, stream, index / kUnits, &unit);
+        },
+        [&](const Warp& warp, int set, unsigned index) {
+          const Unit<Warp>& unit = units[warp];
+          const bool is_last = index - unit.tile_begin + 1 == tile_units;
+          Add(warp, unit, is_last, first_row + set * kSetRows, (block.x + unit.tile * grid_x) * kTileRows, shared.totals[set]);
+        });
+  }
+
+ private:
+  // What a lane adds up: total = fma(a, b, total), then, with a minimum, total = fma(minimum, x_sum, total).
+  struct Terms {
+    float a[kUnitBlocks][kGroups][kSums];
+    float b[kUnitBlocks][kGroups][kSums];
+  };
+  struct WeightScales {
+    uint32_t halves[2][kUnitBlocks / 2];  // of the tile's two rows, two blocks in a word
+  };
+  struct XValues {
+    float of[kUnitBlocks][kGroups][kXRows];
+  };
+  // Where a lane's part of the rows of x begins: in bytes of codes, and in blocks of 32 columns.
+  struct LaneRows {
+    unsigned codes[kGroups];
+    unsigned blocks[kGroups][kXRows];
+  };
+  template <typename Warp>
+  struct Unit {
+    unsigned tile = 0;        // of the block's
+    unsigned tile_begin = 0;  // the tile's first unit
+    unsigned first_block = 0;
+    typename Warp::template PerLane<LaneRows> rows;
+    typename Warp::template PerLane<Terms> terms;
+    typename Warp::template PerLane<WeightScales> minima;
+    typename Warp::template PerLane<XValues> x_sums;
+  };
+  struct Codes {
+    WideMatrixA pieces[PackedLowBits(kType) == 4 ? kUnitBlocks / 2 : kUnitBlocks];
+  };
+  struct XCodes {
+    WideMatrixB of[kUnitBlocks][kGroups];
+  };
+  struct XScales {
+    float of[kUnitBlocks][kGroups][kXRows][kXScales];
+  };
+
+  // Blocks of the chunk that begins there.
+  LLMI_HD unsigned BlocksFrom(unsigned first) const {
+    return kIsWhole || num_blocks - first >= kChunkBlocks ? kChunkBlocks : num_blocks - first;
+  }
+  // Sums of rows of x that do not exist are those of the last one, and not stored.
+  LLMI_HD void FindRows(int lane, int64_t first_row, LaneRows* to) const {
+    const auto begin = [&](int64_t row) { return static_cast<unsigned>(row < output.num_rows ? row : output.num_rows - 1) * num_blocks; };
+    LLMI_UNROLL
+    for (int group = 0; group < kGroups; ++group) {
+      const unsigned lane_columns = static_cast<unsigned>(lane % 4) * 8;
+      to->codes[group] = begin(first_row + (kFour ? lane / 8 : group * 8 + lane / 4)) * static_cast<unsigned>(kBlockSize) + lane_columns;
+      LLMI_UNROLL
+      for (int i = 0; i < kXRows; ++i) to->blocks[group][i] = begin(first_row + SumRow(lane, group, i));
+    }
+  }
+  // The row of x whose sums a lane has at this index.
+  LLMI_HD static int SumRow(int lane, int group, int i) { return kFour ? lane % 4 : group * 8 + lane % 4 * 2 + i % 2; }
+
+  template <typename Warp, typename Stream>
+  LLMI_HD void Compute(const Warp& warp, Stream& stream, unsigned piece, Unit<Warp>* unit) const {
+    const unsigned in_chunk = unit->first_block % kChunkBlocks;
+    const unsigned chunk_blocks = BlocksFrom(unit->first_block - in_chunk);
+    const int unit_blocks = static_cast<int>(chunk_blocks) - static_cast<int>(in_chunk);
+    typename Warp::template PerLane<XCodes> high;
+    typename Warp::template PerLane<XCodes> low;
+    typename Warp::template PerLane<XScales> x_scales;
+    warp.ForEachLane([&](int lane) {
+      const LaneRows& from = unit->rows[lane];
+      LoadXCodes(rows.x.codes, from, unit->first_block, unit_blocks, &high[lane]);
+      if constexpr (kTwoBytes) LoadXCodes(rows.x.low, from, unit->first_block, unit_blocks, &low[lane]);
+      LoadXValues<kXScales>(rows.x.scales, from, unit->first_block, unit_blocks, &x_scales[lane].of[0][0][0][0]);
+      if constexpr (kMinimum) LoadXValues<1>(rows.x.sums, from, unit->first_block, unit_blocks, &unit->x_sums[lane].of[0][0][0]);
+    });
+    const uint8_t* slot = stream.Wait(piece);
+    typename Warp::template PerLane<Codes> codes;
+    typename Warp::template PerLane<WeightScales> scales;
+    warp.ForEachLane([&](int lane) {
+      constexpr unsigned kPieces = sizeof(Codes) / sizeof(WideMatrixA);
+      const uint8_t* from = slot + in_chunk / kUnitBlocks * kPieces * kChunkPieceBytes + lane * 16;
+      LLMI_UNROLL
+      for (unsigned i = 0; i < kPieces; ++i) codes[lane].pieces[i] = Load16(from + i * kChunkPieceBytes);
+      LoadHalves(slot, 0, lane, chunk_blocks, in_chunk, &scales[lane]);
+      if constexpr (kMinimum) LoadHalves(slot, 1, lane, chunk_blocks, in_chunk, &unit->minima[lane]);
+    });
+    stream.Release(warp, piece);
+    LLMI_UNROLL
+    for (int b = 0; b < kUnitBlocks; ++b) {
+      typename Warp::template PerLane<WideMatrixA> a;
+      warp.ForEachLane([&](int lane) { a[lane] = Unpacked(codes[lane], b); });
+      LLMI_UNROLL
+      for (int group = 0; group < kGroups; ++group) {
+        if constexpr (kFine) {
+          typename Warp::template PerLane<MatrixD> dots[2];
+          for (int half = 0; half < 2; ++half) {
+            typename Warp::template PerLane<WideMatrixB> x;
+            warp.ForEachLane([&](int lane) {  // lanes with t below 2 have the first 16 columns
+              if (lane % 4 / 2 == half) x[lane] = high[lane].of[b][group];
+            });
+            warp.template Multiply<kSigned>(a, x, dots[half]);
+          }
+          warp.ForEachLane([&](int lane) {
+            LLMI_UNROLL
+            for (int i = 0; i < kSums; ++i) {
+              const float* x_scale = x_scales[lane].of[b][group][i % kXRows];
+              const float first = ToFloat(dots[0][lane], b, i) * x_scale[0];
+              unit->terms[lane].a[b][group][i] = Fma(ToFloat(dots[1][lane], b, i), x_scale[1], first);
+              unit->terms[lane].b[b][group][i] = ScaleOf(scales[lane], b, i / kXRows);
+            }
+          });
+        } else {
+          typename Warp::template PerLane<MatrixD> dots;
+          typename Warp::template PerLane<MatrixD> low_dots;
+          typename Warp::template PerLane<WideMatrixB> x;
+          warp.ForEachLane([&](int lane) { x[lane] = high[lane].of[b][group]; });
+          warp.template Multiply<kSigned>(a, x, dots);
+          if constexpr (kTwoBytes) {
+            warp.ForEachLane([&](int lane) { x[lane] = low[lane].of[b][group]; });
+            warp.template Multiply<kSigned>(a, x, low_dots);
+          }
+          warp.ForEachLane([&](int lane) {
+            LLMI_UNROLL
+            for (int i = 0; i < kSums; ++i) {
+              float dot = ToFloat(dots[lane], b, i);
+              if constexpr (kTwoBytes) dot = Fma(256.0f, dot, ToFloat(low_dots[lane], b, i));
+              unit->terms[lane].a[b][group][i] = dot;
+              unit->terms[lane].b[b][group][i] = ScaleOf(scales[lane], b, i / kXRows) * x_scales[lane].of[b][group][i % kXRows][0];
+            }
+          });
+        }
+      }
+    }
+  }
+
+  template <typename Warp>
+  LLMI_HD void Add(const Warp& warp, const Unit<Warp>& unit, bool is_last, int64_t first_row, int64_t first_column, Totals* carried) const {
+    const int unit_blocks = static_cast<int>(num_blocks - unit.first_block);  // or more
+    warp.ForEachLane([&](int lane) {
+      Totals totals = {};
+      if (unit.first_block > 0) totals = carried[lane];
+      const auto add_block = [&](int b) {
+        LLMI_UNROLL
+        for (int group = 0; group < kGroups; ++group) {
+          LLMI_UNROLL
+          for (int i = 0; i < kSums; ++i) {
+            float& total = totals.values[group * kSums + i];
+            total = Fma(unit.terms[lane].a[b][group][i], unit.terms[lane].b[b][group][i], total);
+            if constexpr (kMinimum) {
+              total = Fma(ScaleOf(unit.minima[lane], b, i / kXRows), unit.x_sums[lane].of[b][group][i % kXRows], total);
+            }
+          }
+        }
+      };
+      LLMI_UNROLL
+      for (int b = 0; b < kUnitBlocks; ++b) {  // the terms of a block that is not there may be anything, and zeros would change -0
+        if (kIsWhole || b < unit_blocks) add_block(b);
+      }
+      carried[lane] = totals;
+      if (!is_last) return;
+      LLMI_ROLL
+      for (int i = 0; i < kGroups * kSums; ++i) {
+        const int row = SumRow(lane, i / kSums, i);
+        output.Store(first_row + row, first_column + lane / 4 + i % kSums / kXRows * 8, carried[lane].values[i]);
+      }
+    });
+  }
+
+  static constexpr bool kSigned = PackedOffset(kType) != 0;
+  // Codes in the high halves of their bytes count 16 times.
+  LLMI_HD static constexpr bool IsHigh(int block) { return PackedLowBits(kType) == 4 && (kSigned || block % 2 == 1); }
+  LLMI_HD static WideMatrixA Unpacked(const Codes& codes, int block) {
+    WideMatrixA a;
+    LLMI_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (PackedLowBits(kType) == 8) {
+        a.words[i] = codes.pieces[block].words[i];
+      } else {
+        const uint32_t word = codes.pieces[block / 2].words[i];
+        a.words[i] = block % 2 == 1 ? word & 0xF0F0F0F0u : kSigned ? word << 4 & 0xF0F0F0F0u : word & 0x0F0F0F0Fu;
+      }
+    }
+    return a;
+  }
+  LLMI_HD static float ToFloat(const MatrixD& d, int block, int i) {
+    const float sum = __builtin_bit_cast(float, d.values[kFour ? 2 * i : i]);
+    return IsHigh(block) ? Fma(sum, 0.0625f, -kMagicFloat / 16) : sum - kMagicFloat;
+  }
+  LLMI_HD static float ScaleOf(const WeightScales& scales, int block, int row_half) {
+    return HalfBitsToFloat(static_cast<uint16_t>(scales.halves[row_half][block / 2] >> (block % 2 * 16)));
+  }
+
+  LLMI_HD static WideMatrixA Load16(const uint8_t* from) {
+    struct alignas(16) Words {
+      uint32_t words[4];
+    };
+    const Words words = *reinterpret_cast<const Words*>(from);
+    return {{words.words[0], words.words[1], words.words[2], words.words[3]}};
+  }
+  // fp16 of the lane's two rows of the tile, for the unit's blocks. which: scales (0) or minima (1).
+  LLMI_HD static void LoadHalves(const uint8_t* slot, int which, int lane, unsigned chunk_blocks, unsigned first, WeightScales* to) {
+    struct alignas(kUnitBlocks * 2) Halves {
+      uint32_t words[kUnitBlocks / 2];
+    };
+    LLMI_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const ChunkPlace place = {0, chunk_blocks, first};
+      const uint8_t* from = slot + static_cast<unsigned>(ChunkScale(kType, place, lane / 4 + 8 * half, which));
+      if constexpr (kIsWhole) {
+        const Halves whole = *reinterpret_cast<const Halves*>(from);
+        LLMI_UNROLL
+        for (int i = 0; i < kUnitBlocks / 2; ++i) to->halves[half][i] = whole.words[i];
+      } else {
+        LLMI_UNROLL
+        for (int b = 0; b < kUnitBlocks; ++b) {
+          uint32_t& word = to->halves[half][b / 2];
+          if (b % 2 == 0) word = 0;
+          if (first + static_cast<unsigned>(b) < chunk_blocks)
+            word |= static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(from)[b]) << (b % 2 * 16);
+        }
+      }
+    }
+  }
+  // The lane's columns of x; up to four rows stand in columns 2 r and 2 r + 1 of the instruction.
+  LLMI_HD static void LoadXCodes(const int8_t* codes, const LaneRows& rows, unsigned first_block, int unit_blocks, XCodes* to) {
+    struct alignas(8) Words {
+      uint32_t words[2];
+    };
+    LLMI_UNROLL
+    for (int group = 0; group < kGroups; ++group) {
+      const int8_t* from = codes + (rows.codes[group] + first_block * static_cast<unsigned>(kBlockSize));
+      LLMI_UNROLL
+      for (int b = 0; b < kUnitBlocks; ++b) {
+        if (!kIsWhole && b >= unit_blocks) continue;
+        const Words words = *reinterpret_cast<const Words*>(from + b * kBlockSize);
+        to->of[b][group] = {{words.words[0], words.words[1]}};
+      }
+    }
+  }
+  // kCount floats for each block of the rows whose sums the lane has: to [block][group][row][count].
+  template <int kCount>
+  LLMI_HD static void LoadXValues(const float* values, const LaneRows& rows, unsigned first_block, int unit_blocks, float* to) {
+    constexpr int kAtOnce = kUnitBlocks * kCount < 4 ? kUnitBlocks * kCount : 4;
+    struct alignas(kAtOnce * 4) Several {
+      float values[kAtOnce];
+    };
+    LLMI_UNROLL
+    for (int group = 0; group < kGroups; ++group) {
+      LLMI_UNROLL
+      for (int i = 0; i < kXRows; ++i) {
+        const float* from = values + (rows.blocks[group][i] + first_block) * kCount;
+        const auto place = [&](int v) -> float& { return to[((v / kCount * kGroups + group) * kXRows + i) * kCount + v % kCount]; };
+        if constexpr (kIsWhole) {
+          LLMI_UNROLL
+          for (int v = 0; v < kUnitBlocks * kCount; v += kAtOnce) {
+            const Several several = *reinterpret_cast<const Several*>(from + v);
+            LLMI_UNROLL
+            for (int j = 0; j < kAtOnce; ++j) place(v + j) = several.values[j];
+          }
+        } else {
+          LLMI_UNROLL
+          for (int v = 0; v < kUnitBlocks * kCount; ++v) {
+            if (v / kCount < unit_blocks) place(v) = from[v];
+          }
+        }
+      }
+    }
+  }
+};
+
+}  // namespace llmi::cuda

@@ -1,0 +1,97 @@
+"""Layers whose weights come through a stream in chunks of 16 rows x 256 columns (kernels/cuda/stream.h, stream_linear_kernel.h).
+
+test_ops.py and test_wide_activations.py have the cases that all kernels share; here are the borders of chunks, units and sets of warps, and
+the stream itself with planted errors.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llmi import _core
+from quantization import random_blocks
+from test_ops import rand, same
+
+ROOT = Path(__file__).parents[2]
+T = _core.testing
+CHUNKED = ["Q4_0", "Q4_1", "Q8_0"]
+MODES: list[dict[str, Any]] = [{}, {"fine": True}, {"bits": 16}]
+pytestmark = pytest.mark.usefixtures("device")
+
+
+# Whole chunks; one row; one block; an odd block left over; seven blocks left over; more tiles than blocks of the grid, one of them cut.
+@pytest.mark.parametrize("shape", [(16, 256), (1, 512), (33, 32), (50, 288), (17, 2 * 256 + 224), (100, 1056)], ids=str)
+@pytest.mark.parametrize("dtype", CHUNKED)
+def test_borders_of_chunks_rows_and_sets(device: str, dtype: str, shape: tuple[int, int]) -> None:
+    rows, cols = shape
+    data = random_blocks(dtype, rows, cols, seed=cols)
+    own, reference = (T.PackedMatrix(table, dtype, data, rows, cols) for table in (device, "reference"))
+    for num_rows in (1, 4, 5, 8, 9, 16, 17, 33, 64, 65, 128):
+        x = rand(num_rows, cols, seed=num_rows)
+        for mode in MODES:
+            assert same(T.linear(device, [own], x, **mode), T.linear("reference", [reference], x, **mode)), (num_rows, mode)
+
+
+@pytest.mark.parametrize("dtype", CHUNKED)
+def test_values_that_are_not_finite_and_minus_zero(device: str, dtype: str) -> None:
+    """NaN and infinity in x and in scales stay in their row and column; sums of -0 keep their sign, so nothing is added for padding."""
+    rows, cols = 40, 352  # 11 blocks: the last chunk has three
+    data = bytearray(random_blocks(dtype, rows, cols))
+    block_bytes = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}[dtype]
+    for row, block, half in ((3, 10, 0x7E00), (20, 0, 0x7C00), (39, 5, 0xFC00), (11, 7, 0x8000)):
+        at = (row * cols // 32 + block) * block_bytes
+        data[at : at + 2] = int.to_bytes(half, 2, "little")
+    x = rand(12, cols)
+    x[1, 5], x[4, 351], x[9, 256] = np.nan, np.inf, -np.inf
+    x[6] = -0.0
+    x[7, 320:] = 0.0
+    for mode in MODES:
+        for count in (3, 8, 12):
+            got, wanted = (
+                T.linear(table, [T.PackedMatrix(table, dtype, bytes(data), rows, cols)], x[:count].copy(), **mode)
+                for table in (device, "reference")
+            )
+            assert np.array_equal(np.isnan(got), np.isnan(wanted)) and np.isnan(wanted).any()
+            finite = ~np.isnan(wanted)
+            assert np.array_equal(got.view(np.uint32)[finite], wanted.view(np.uint32)[finite])
+
+
+@pytest.mark.parametrize("dtype", CHUNKED)
+def test_embeddings_read_chunks(device: str, dtype: str) -> None:
+    data = random_blocks(dtype, 37, 352)
+    ids = [0, 36, 7, 8, 15, 16, 23, 24, 31, 7]
+    got, wanted = (T.embedding(table, T.PackedMatrix(table, dtype, data, 37, 352), ids, 1.0) for table in (device, "reference"))
+    assert same(got, wanted)
+
+
+@pytest.fixture(scope="module")
+def stream_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("c++") is None or not (ROOT / "csrc").is_dir():
+        pytest.skip("no compiler, or the sources are not beside the tests")
+    program = tmp_path_factory.mktemp("stream") / "stream"
+    source = ROOT / "tests/native/stream.cc"
+    command = ["c++", "-std=c++20", "-O1", "-ffp-contract=off", "-Wall", "-Werror", f"-I{ROOT / 'csrc'}", str(source), "-o", str(program)]
+    subprocess.run(command, check=True)
+    return program
+
+
+def test_a_stream_and_planted_errors(stream_program: Path) -> None:
+    """A slot read before its copy landed, one released while it is read, one refilled while another warp needs it, sums out of turn."""
+
+    def run(kind: str, way: str) -> str:
+        return subprocess.run([str(stream_program), kind, way], capture_output=True, text=True, check=True).stdout.strip()
+
+    sound = run("sound", "forwards")
+    assert np.isfinite(float.fromhex(sound)) and run("sound", "backwards") == sound
+    for way in ("forwards", "backwards"):
+        assert "nan" in run("unlanded", way)
+        assert "nan" in run("early", way)
+    assert run("twice", "forwards") == "a stream: a slot was filled again before all its readers had the piece"
+    assert run("twice", "backwards") == "a stream: a piece is released once more than it has readers"
+    assert np.isfinite(float.fromhex(run("out of turn", "backwards"))) and run("out of turn", "backwards") != sound
