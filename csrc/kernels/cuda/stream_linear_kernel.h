@@ -41,7 +41,7 @@ struct StreamLinearKernel {
   static constexpr int kSetRows = kFour ? 4 : 8 * kGroups;
   static constexpr int kSets = kRows == StreamRowsForm::kSixteen ? kStreamRows / kSetRows : 1;
   // What a warp keeps until its turn must fit its registers.
-  static constexpr bool kIsHalved = kMinimum && kForm != ActivationForm::kCoarse;
+  static constexpr bool kIsHalved = kMinimum ? kForm != ActivationForm::kCoarse : kFine && !kIsWhole;
   static constexpr int kUnits = kGroups * (kIsHalved ? 2 : 1);  // of a chunk
   static constexpr int kUnitBlocks = kChunkBlocks / kUnits;
   static constexpr int kXScales = kFine ? 2 : 1;  // for each 32 columns
