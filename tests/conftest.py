@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 os.environ["LLMI_AUDIT"] = "1"  # the engine audits its cache after each step
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch's threads leave the cores to the tests beside them
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: what tests start would ignore Ctrl-C, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from features import DEVICES, crowded_llm, enumerable_llm
 from llmi import LLM, _core
