@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import report
+from gpu import QWEN_06B
 
 from llmi import LLM, SamplingParams, _core
 from llmi.testing import tiny_model
@@ -30,11 +31,7 @@ SMOLLM2 = {
     "hidden_size": 576, "num_layers": 30, "vocab_size": 49_152, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64,
     "intermediate_size": 1536, "max_position_embeddings": 8192, "tie_word_embeddings": True,
 }  # fmt: skip
-QWEN_06B = {
-    "hidden_size": 1024, "num_layers": 4, "vocab_size": 151_936, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
-    "intermediate_size": 3072, "max_position_embeddings": 8192, "tie_word_embeddings": True,
-}  # fmt: skip
-SHAPES: dict[str, dict[str, Any]] = {"SmolLM2-135M": SMOLLM2, "Qwen 0.6B shape, 4 of its 28 layers": QWEN_06B}
+SHAPES: dict[str, dict[str, Any]] = {"SmolLM2-135M": SMOLLM2, "Qwen 0.6B shape, 4 of its 28 layers": QWEN_06B | {"num_layers": 4}}
 TINY = {
     "hidden_size": 128, "num_layers": 2, "vocab_size": 272, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32,
     "intermediate_size": 128, "max_position_embeddings": 256, "tie_word_embeddings": True,
@@ -58,7 +55,7 @@ def null_devices() -> Iterator[None]:
 
 
 def decode(llm: LLM, num_sequences: int, num_tokens: int) -> list[float]:
-    """Answers of so many tokens; the seconds between the first one's tokens."""
+    """Generates `num_tokens` for each prompt; returns the seconds between the tokens of the first one."""
     params = SamplingParams(temperature=0.6, seed=1, ignore_eos=True, max_tokens=num_tokens, detokenize=False)
     prompts = [[5 + i % 97, 6, 7] for i in range(num_sequences)]
     return llm.generate(prompts, params, use_tqdm=False)[0].metrics.inter_token_latencies_s.tolist()

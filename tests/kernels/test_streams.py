@@ -39,8 +39,8 @@ def test_borders_of_chunks_rows_and_sets(device: str, dtype: str, shape: tuple[i
 
 
 @pytest.mark.parametrize("dtype", CHUNKED)
-def test_values_that_are_not_finite_and_minus_zero(device: str, dtype: str) -> None:
-    """NaN and infinity in x and in scales stay in their row and column; sums of -0 keep their sign, so nothing is added for padding."""
+def test_values_that_are_not_finite(device: str, dtype: str) -> None:
+    """NaN and infinity in x and in scales stay in their row and column."""
     rows, cols = 40, 352  # 11 blocks: the last chunk has three
     data = bytearray(random_blocks(dtype, rows, cols))
     block_bytes = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}[dtype]
@@ -60,6 +60,34 @@ def test_values_that_are_not_finite_and_minus_zero(device: str, dtype: str) -> N
             assert np.array_equal(np.isnan(got), np.isnan(wanted)) and np.isnan(wanted).any()
             finite = ~np.isnan(wanted)
             assert np.array_equal(got.view(np.uint32)[finite], wanted.view(np.uint32)[finite])
+
+
+@pytest.mark.parametrize("dtype", CHUNKED)
+def test_a_total_of_minus_zero_keeps_its_sign(device: str, dtype: str) -> None:
+    """So nothing is added for the blocks that the last chunk lacks.
+
+    Totals begin at +0, so only a term that underflows makes one -0. With a scale for 16 columns the dots of a block's halves nearly cancel:
+    what is left is the rounding of 127 times the scale of x, here 0.625 x 2^-126, which the weights' scale of -2^-24 takes below 2^-150.
+    """
+    rows, cols = 16, 352  # 11 blocks: the last chunk has three
+    block_bytes, one, zero = {"Q4_0": (18, 9, 8), "Q4_1": (20, 1, 0), "Q8_0": (34, 1, 0)}[dtype]
+    codes = [one, *[zero] * 15] * 2  # the first column of each half
+    block = bytes.fromhex("0180" + "0080" * (dtype == "Q4_1"))  # the scale; the minimum is -0
+    block += bytes(codes) if dtype == "Q8_0" else bytes(low | high << 4 for low, high in zip(codes[:16], codes[16:], strict=True))
+    assert len(block) == block_bytes
+    data = bytearray(random_blocks(dtype, rows, cols))
+    at = (3 * cols // 32 + 10) * block_bytes  # the last block of row 3
+    data[at : at + block_bytes] = block
+    x = np.zeros((8, cols), np.float32)
+    x[:, 320] = np.float32(2.0**-99 * (1 + 2.0**-23))
+    x[:, 336] = -x[:, 320]
+    for num_rows in (3, 8):
+        got, wanted = (
+            T.linear(table, [T.PackedMatrix(table, dtype, bytes(data), rows, cols)], x[:num_rows].copy(), fine=True)
+            for table in (device, "reference")
+        )
+        assert not wanted[:, 3].any() and np.signbit(wanted[:, 3]).all()
+        assert same(got, wanted)
 
 
 @pytest.mark.parametrize("dtype", CHUNKED)

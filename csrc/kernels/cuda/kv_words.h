@@ -7,7 +7,7 @@
 
 #include "core/dtype.h"
 #include "core/float8.h"
-#include "core/half.h"
+#include "kernels/cuda/half_format.h"
 
 #ifdef __CUDACC__
 #include <cuda_fp8.h>
@@ -21,21 +21,12 @@ struct alignas(sizeof(T) * static_cast<size_t>(kCount)) Words {
   T of[static_cast<size_t>(kCount)];
 };
 
-LLMI_HD inline float WidenHalf(uint16_t half) {
-#ifdef __CUDA_ARCH__
-  float value;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
-  return value;
-#else
-  return HalfToFloat(half);
-#endif
-}
 // Two codes of e4m3.
 LLMI_HD inline void WidenFloat8(uint32_t codes, float* values) {
 #ifdef __CUDA_ARCH__
   const __half2_raw halves = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes), __NV_E4M3);
-  values[0] = WidenHalf(halves.x);
-  values[1] = WidenHalf(halves.y);
+  values[0] = HalfBitsToFloat(halves.x);
+  values[1] = HalfBitsToFloat(halves.y);
 #else
   values[0] = Float8ToFloat(static_cast<uint8_t>(codes));
   values[1] = Float8ToFloat(static_cast<uint8_t>(codes >> 8));
@@ -55,7 +46,7 @@ LLMI_HD void WidenElements(const uint8_t* from, float* values) {
     if constexpr (kType == KvType::kF32) {
       values[i] = __builtin_bit_cast(float, word);
     } else if constexpr (kType == KvType::kF16) {
-      values[i] = WidenHalf(static_cast<uint16_t>(word >> (16 * (i % 2))));
+      values[i] = HalfBitsToFloat(static_cast<uint16_t>(word >> (16 * (i % 2))));
     } else if constexpr (kType == KvType::kInt8) {
       values[i] = static_cast<float>(static_cast<int8_t>(word >> (8 * (i % 4))));
     } else if (i % 2 == 0) {

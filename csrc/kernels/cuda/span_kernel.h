@@ -390,7 +390,7 @@ struct SpanKernel {
       float v[2];
       WidenElements<kType, 2>(values + in_slot * kValueRow, v);
       if constexpr (kScaled) {
-        const float scale = WidenHalf(*reinterpret_cast<const uint16_t*>(scales + in_slot * (HeadDim() / 16 * 2)));
+        const float scale = HalfBitsToFloat(*reinterpret_cast<const uint16_t*>(scales + in_slot * (HeadDim() / 16 * 2)));
         v[0] = v[0] * scale;
         v[1] = v[1] * scale;
       }

@@ -8,8 +8,8 @@
 // RunInOrder hands units of work to these warps in turn. A warp computes its unit whenever it wants, waits until the units before it have
 // been added, adds, and passes the turn on: sums have the order of the units, data may come in any order.
 //
-// On the host the warps of a round compute one after the other, blocks forwards and backwards by turns, and then add. A copy lands when
-// it is waited for; before, its slot is NaN. A slot that is waited for, released or refilled at the wrong time is an error.
+// On the host the warps of a round compute one after the other and then add; every second block takes its warps in the opposite order. A
+// copy lands when it is waited for; before, its slot is NaN. A slot that is waited for, released or refilled at the wrong time is an error.
 #pragma once
 
 #include <cstddef>

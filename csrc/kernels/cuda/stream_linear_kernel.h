@@ -259,7 +259,7 @@ struct StreamLinearKernel {
         }
       };
       LLMI_UNROLL
-      for (int b = 0; b < kUnitBlocks; ++b) {  // the terms of a block that is not there may be anything, and zeros would change -0
+      for (int b = 0; b < kUnitBlocks; ++b) {  // zeros in place of a block that is not there would change -0
         if (kIsWhole || b < unit_blocks) add_block(b);
       }
       carried[lane] = totals;

@@ -103,7 +103,7 @@ def about(
     from_model: bool = False,
     flag_of: tuple[str, ...] = (),
 ) -> dict[str, object]:
-    """What is declared of an option beside its name, type and default: metadata of a dataclass's field, or of an `Annotated` argument."""
+    """An option's kind, text and uses: metadata of a dataclass's field or of an `Annotated` argument, which has name and default."""
     return {"kind": kind, "doc": doc, "aliases": aliases, "passed_on": passed_on, "from_model": from_model, "flag_of": flag_of}
 
 
