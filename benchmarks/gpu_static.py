@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_static.py [--output FILE.json]
 
-Compiles csrc/kernels/cuda/cuda_device.cu with nvcc, and disassembles it with nvdisasm (package nvidia-cuda-nvdisasm, or the one on the
+Compiles csrc/kernels/cuda/*.cu with nvcc, and disassembles them with nvdisasm (package nvidia-cuda-nvdisasm, or the one on the
 PATH). Of each kernel: registers, stack, static shared memory, spills; loads and stores of local memory; global loads by the bytes that a
 lane reads; and the innermost loop that consumes the most bytes.
 
@@ -337,9 +337,17 @@ def measure(name: str, scratch: Path) -> dict[str, dict[str, Any]]:
     }
 
 
+def measure_files(scratch: Path) -> dict[str, dict[str, Any]]:
+    """The kernels of all files."""
+    kernels: dict[str, dict[str, Any]] = {}
+    for source in sorted((report.ROOT / "csrc" / "kernels" / "cuda").glob("*.cu")):
+        kernels |= measure(source.stem, scratch)
+    return dict(sorted(kernels.items()))
+
+
 def measure_all(_arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
-        kernels = measure("cuda_device", Path(scratch))
+        kernels = measure_files(Path(scratch))
     for line in exceeded(kernels, read_bounds()):
         print(line)
     return {"architecture": ARCHITECTURE, "nvcc": run("nvcc", "--version").stdout.splitlines()[-1], "kernels": kernels}

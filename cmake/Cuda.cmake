@@ -1,4 +1,4 @@
-# LLMI_WITH_CUDA: whether the CUDA backend is built. Its kernels are common sources, which the host emulates in tests; nvcc compiles two files.
+# LLMI_WITH_CUDA: whether the CUDA backend is built. Its kernels are common sources, which the host emulates in tests; nvcc compiles the files *.cu.
 # They take a tenth of the time of a whole build, which AUTO spends only where they can run: where the driver is loaded, or WSL brings it.
 set(LLMI_WITH_CUDA ${LLMI_CUDA})
 if(LLMI_CUDA STREQUAL "AUTO")

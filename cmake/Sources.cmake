@@ -42,7 +42,8 @@ set(LLMI_CORE_SOURCES
   engine/rows/combined_rows.cc engine/rows/contrast_rows.cc engine/rows/device_draws.cc engine/rows/judge.cc engine/rows/plan.cc engine/rows/prepared_rows.cc engine/rows/row_heads.cc
   engine/rows/row_processor.cc engine/rows/user_processors.cc)
 
-set(LLMI_CUDA_SOURCES kernels/cuda/cuda_device.cu kernels/cuda/matrix_products.cu)
+set(LLMI_CUDA_SOURCES
+  kernels/cuda/cuda_device.cu kernels/cuda/matrix_products.cu kernels/cuda/stream_nibbles.cu kernels/cuda/stream_bytes.cu)
 set(LLMI_NO_CUDA_SOURCES kernels/no_cuda/cuda_device.cc)
 
 set(LLMI_BINDING_SOURCES

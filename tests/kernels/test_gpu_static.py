@@ -108,7 +108,7 @@ def test_what_is_over_a_bound_is_named() -> None:
 def test_kernels_keep_their_bounds(tmp_path: Path) -> None:
     """For the first architecture, warnings as errors: registers, stack, local memory, spills, and the loops' instructions a byte. No bound
     is of a kernel that went, or of a figure that nothing counts."""
-    kernels = gpu_static.measure("cuda_device", tmp_path) | gpu_static.measure("matrix_products", tmp_path)
+    kernels = gpu_static.measure_files(tmp_path)
     bounds = gpu_static.read_bounds()
     assert len(kernels) >= 50 and gpu_static.exceeded(kernels, bounds) == []
     assert set(bounds) - {"default"} <= set(kernels)

@@ -1,35 +1,19 @@
 // The runtime of CUDA: one stream of the first visible GPU.
-#include <cuda_runtime.h>
-
 #include <utility>
 
 #include "core/errors.h"
+#include "kernels/cuda/cuda_launcher.cuh"
 #include "kernels/cuda/gpu_device.h"
 
 namespace llmi {
 namespace {
 
-void Check(cudaError_t status, const char* what) {
-  if (status == cudaSuccess) return;
-  cudaGetLastError();  // clears an error that is not sticky
-  throw Error(ErrorKind::kDevice, std::string("CUDA: ") + what + ": " + cudaGetErrorString(status));
-}
+using cuda::Check;
 
-template <typename Kernel>
-constexpr int MostRegisters() {
-  if constexpr (requires { Kernel::kMostRegisters; }) return Kernel::kMostRegisters;
-  return 65536 / cuda::kMostThreads;
-}
-
-// Bounds the registers directly: with a bound on the threads of a block, the compiler spills small kernels to make room for more blocks.
-template <typename Kernel>
-__global__ void __maxnreg__(MostRegisters<Kernel>()) Run(const __grid_constant__ Kernel kernel) {
-  extern __shared__ __align__(16) uint8_t shared[];
-  kernel(cuda::DeviceBlock{blockIdx.x, blockIdx.y, static_cast<int>(blockDim.x), shared});
-}
-
-class CudaRuntime {
+class CudaRuntime : public cuda::CudaLauncher {
  public:
+  using Launcher = CudaLauncher;
+
   // A graph of launches and copies.
   class Recording {
    public:
@@ -140,17 +124,6 @@ class CudaRuntime {
 
   void Multiply(cuda::CublasLt& library, const cuda::FreeProduct& product) { library.Multiply(product, stream_); }
 
-  template <typename Kernel>
-  void Launch(int64_t grid_x, int64_t grid_y, int num_threads, size_t shared_bytes, const Kernel& kernel) {
-    const dim3 grid(static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y));
-    if (shared_bytes > 48 * 1024) {  // the most that a launch has by default
-      Check(cudaFuncSetAttribute(Run<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
-            "shared memory of a kernel");
-    }
-    Run<<<grid, static_cast<unsigned>(num_threads), shared_bytes, stream_>>>(kernel);
-    Check(cudaGetLastError(), "a launch");
-  }
-
  private:
   struct HostCopy {
     void* bytes = nullptr;
@@ -167,7 +140,6 @@ class CudaRuntime {
 
   std::string name_;
   int num_multiprocessors_ = 0;
-  cudaStream_t stream_ = nullptr;
   HostCopy copies_[2];
   cudaEvent_t marks_[cuda::kNumMarks] = {};
 };

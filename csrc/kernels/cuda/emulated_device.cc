@@ -39,6 +39,8 @@ const std::string& NameOf() {
 
 class EmulatedRuntime {
  public:
+  using Launcher = EmulatedRuntime;
+
   EmulatedRuntime() {
     void* address = mmap(nullptr, kRegionBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (address == MAP_FAILED) throw Error::OutOfMemory("the emulated device needs 4,295 MB of addresses", kRegionBytes, 0);

@@ -28,7 +28,7 @@
 #include "kernels/cuda/placed_batch.h"
 #include "kernels/cuda/row_kernels.h"
 #include "kernels/cuda/span_kernel.h"
-#include "kernels/cuda/stream_linear_kernel.h"
+#include "kernels/cuda/stream_launch.h"
 #include "kernels/dispatch/device.h"
 
 namespace llmi::cuda {
@@ -114,7 +114,7 @@ class GpuDevice final : public Device {
       }
       const LinearOutput output = {part.weights, part.bias, args.num_rows, args.out + part.out_column, args.out_stride, args.accumulate};
       if (part.weights.in_chunks) {
-        LaunchStreamLinear(output, {args.quantized});
+        LaunchStreamLinear<typename Runtime::Launcher>(Busy(), runtime_.num_multiprocessors(), output, {args.quantized});
         continue;
       }
       const int64_t num_tiles = NumTiles(part.weights.num_rows);
@@ -367,42 +367,6 @@ class GpuDevice final : public Device {
                      part.weights.num_rows, part.weights.num_cols, args.out_stride, args.accumulate, cublas_workspace_.data()});
     if (part.bias != nullptr) {
       Busy().Launch(args.num_rows, 1, kRowThreads, 0, AddBiasKernel{part.bias, part.weights.num_rows, out, args.out_stride});
-    }
-  }
-
-  // Blocks for two on each multiprocessor go through the tiles.
-  template <PackedType kType, ActivationForm kForm, StreamRowsForm kRows, bool kIsWhole>
-  void LaunchStream(const LinearOutput& output, const Int8Rows& rows) {
-    const int64_t grid_x = std::min(NumTiles(output.weights.num_rows), int64_t{2} * runtime_.num_multiprocessors());
-    using Kernel = StreamLinearKernel<kType, kForm, kRows, kIsWhole>;
-    Busy().Launch(grid_x, (output.num_rows + kStreamRows - 1) / kStreamRows, kStreamThreads, Kernel::kSharedBytes,
-                  Kernel{output, rows, grid_x, static_cast<unsigned>(output.weights.num_cols / kBlockSize)});
-  }
-  template <PackedType kType, ActivationForm kForm>
-  void LaunchStream(const LinearOutput& output, const Int8Rows& rows) {
-    const bool is_whole = output.weights.num_cols % (kChunkBlocks * kBlockSize) == 0;
-    if (output.num_rows <= 4) {
-      return is_whole ? LaunchStream<kType, kForm, StreamRowsForm::kFour, true>(output, rows)
-                      : LaunchStream<kType, kForm, StreamRowsForm::kFour, false>(output, rows);
-    }
-    if (!is_whole) return LaunchStream<kType, kForm, StreamRowsForm::kSixteen, false>(output, rows);
-    if (output.num_rows <= 8) return LaunchStream<kType, kForm, StreamRowsForm::kEight, true>(output, rows);
-    LaunchStream<kType, kForm, StreamRowsForm::kSixteen, true>(output, rows);
-  }
-  template <PackedType kType>
-  void LaunchStream(const LinearOutput& output, const Int8Rows& rows) {
-    switch (rows.x.form()) {
-      case ActivationForm::kCoarse: return LaunchStream<kType, ActivationForm::kCoarse>(output, rows);
-      case ActivationForm::kFine: return LaunchStream<kType, ActivationForm::kFine>(output, rows);
-      case ActivationForm::kTwoBytes: return LaunchStream<kType, ActivationForm::kTwoBytes>(output, rows);
-    }
-  }
-  void LaunchStreamLinear(const LinearOutput& output, const Int8Rows& rows) {
-    switch (output.weights.type) {
-      case PackedType::kQ4: return LaunchStream<PackedType::kQ4>(output, rows);
-      case PackedType::kQ4Min: return LaunchStream<PackedType::kQ4Min>(output, rows);
-      case PackedType::kQ8: return LaunchStream<PackedType::kQ8>(output, rows);
-      default: CheckInternal(false, "a type without chunks");
     }
   }
 

@@ -17,6 +17,8 @@ namespace {
 
 class NullRuntime {
  public:
+  using Launcher = NullRuntime;
+
   NullRuntime() = default;
   ~NullRuntime() {
     for (const auto& [address, size] : used_) munmap(address, size);

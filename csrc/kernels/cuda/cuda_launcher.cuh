@@ -1,0 +1,57 @@
+// Launches of kernels on a stream of CUDA, for the files that nvcc compiles.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "core/errors.h"
+#include "kernels/cuda/block.h"
+#include "kernels/cuda/stream_launch.h"
+
+namespace llmi::cuda {
+
+inline void Check(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // clears an error that is not sticky
+  throw Error(ErrorKind::kDevice, std::string("CUDA: ") + what + ": " + cudaGetErrorString(status));
+}
+
+template <typename Kernel>
+constexpr int MostRegisters() {
+  if constexpr (requires { Kernel::kMostRegisters; }) return Kernel::kMostRegisters;
+  return 65536 / kMostThreads;
+}
+
+// Bounds the registers directly: with a bound on the threads of a block, the compiler spills small kernels to make room for more blocks.
+template <typename Kernel>
+__global__ void __maxnreg__(MostRegisters<Kernel>()) Run(const __grid_constant__ Kernel kernel) {
+  extern __shared__ __align__(16) uint8_t shared[];
+  kernel(DeviceBlock{blockIdx.x, blockIdx.y, static_cast<int>(blockDim.x), shared});
+}
+
+class CudaLauncher {
+ public:
+  template <typename Kernel>
+  void Launch(int64_t grid_x, int64_t grid_y, int num_threads, size_t shared_bytes, const Kernel& kernel) {
+    const dim3 grid(static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y));
+    if (shared_bytes > 48 * 1024) {  // the most that a launch has by default
+      Check(cudaFuncSetAttribute(Run<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
+            "shared memory of a kernel");
+    }
+    Run<<<grid, static_cast<unsigned>(num_threads), shared_bytes, stream_>>>(kernel);
+    Check(cudaGetLastError(), "a launch");
+  }
+
+ protected:
+  cudaStream_t stream_ = nullptr;
+};
+
+// Each is compiled in one of the files stream_*.cu, so that they compile side by side.
+extern template void LaunchStream<PackedType::kQ4>(CudaLauncher&, int, const LinearOutput&, const Int8Rows&);
+extern template void LaunchStream<PackedType::kQ4Min>(CudaLauncher&, int, const LinearOutput&, const Int8Rows&);
+extern template void LaunchStream<PackedType::kQ8>(CudaLauncher&, int, const LinearOutput&, const Int8Rows&);
+
+}  // namespace llmi::cuda
