@@ -165,6 +165,7 @@ std::shared_ptr<Request> MakeRequest(const py::kwargs& given) {
   request->speculation = keywords.Take<std::optional<SpeculationConfig>>("speculation");
   if (keywords.Take<bool>("drafts_forced")) DraftForced(*request);
   request->recorded = keywords.Take<std::vector<std::vector<int32_t>>>("recorded");
+  request->checks_recorded = keywords.Take<bool>("checks_recorded") && !request->recorded.empty();
   if (!request->recorded.empty()) DraftRecorded(*request);
   if (const auto* source = keywords.Take<HeldSequence*>("source")) request->source = source->sequence();
   request->cache_salt = keywords.Take<std::string>("cache_salt");

@@ -41,7 +41,7 @@ bool Repeats(const SamplingParams& params, std::span<const int32_t> before, int3
 // Whether the output's last token is another one than the record's, or behind its end.
 bool Differs(const Sample& sample) {
   const std::vector<std::vector<int32_t>>& recorded = sample.request().recorded;
-  if (recorded.empty()) return false;
+  if (!sample.request().checks_recorded) return false;
   const std::vector<int32_t>& wanted = recorded[static_cast<size_t>(sample.index)];
   const std::vector<int32_t>& tokens = sample.output().token_ids;
   return tokens.size() > wanted.size() || tokens.back() != wanted[tokens.size() - 1];

@@ -174,8 +174,9 @@ struct Request {
   std::vector<std::unique_ptr<TokenConstraint>> constraints;
   std::optional<SpeculationConfig> speculation;
   bool drafts_forced = false;  // speculation has a ForcedDrafter
-  // Recorded outputs by sample, which are checked: a sample ends, by kAbort, with its first token that is not the record's. Empty: none.
+  // Outputs by sample that are known already, or their beginnings: they are drafted as far as they agree. Empty: none.
   std::vector<std::vector<int32_t>> recorded;
+  bool checks_recorded = false;         // a sample ends, by kAbort, with its first token that is not the record's, or behind its end
   std::shared_ptr<LabSequence> source;  // a sequence that begins like the prompt, whose cache is shared; or null
 
   std::vector<SampleOutput> samples;

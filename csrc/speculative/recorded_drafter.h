@@ -1,5 +1,5 @@
-// Recorded outputs as drafts: a text that is checked goes through the model in few passes, and each of its tokens is drawn as plain
-// decoding draws it.
+// Recorded outputs as drafts: a text that is checked, or that goes on where another process stopped, goes through the model in few passes,
+// and each of its tokens is drawn as plain decoding draws it.
 #pragma once
 
 #include <utility>
@@ -13,7 +13,7 @@ class RecordedDrafter : public Drafter {
  public:
   // outputs: the recorded tokens by sample.
   explicit RecordedDrafter(std::vector<std::vector<int32_t>> outputs) : Drafter({.name = "recorded"}), outputs_(std::move(outputs)) {}
-  // Proposes what the record has behind the output so far, which it begins with.
+  // Proposes what the record has behind the output so far; nothing where the output is another one.
   void Propose(std::span<Seat> seats) override;
 
  private:

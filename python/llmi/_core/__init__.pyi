@@ -419,6 +419,7 @@ class Request(_Bound):
         constraint_ends: Sequence[int],
         drafts_forced: bool,
         recorded: Sequence[Sequence[int]],
+        checks_recorded: bool,
         thinking: tuple[int | None, int, int, bool] | None,
         speculation: SpeculationConfig | None,
         source: LabSequence | None,

@@ -127,6 +127,7 @@ class RequestBuilder:
             constraint_ends=self.ends(params),
             drafts_forced=_drafts_forced(submission),
             recorded=self._known(submission.recorded),
+            checks_recorded=submission.checks_recorded,
             thinking=submission.thinking,
             source=submission.source,
             cache_salt=submission.cache_salt,
@@ -223,7 +224,7 @@ class RequestBuilder:
         return [list(ids) for ids in sorted(found)]
 
     def _known(self, outputs: list[list[int]]) -> list[list[int]]:
-        """Recorded outputs up to the first id that the model has not: the sample ends there, since no such token is drawn."""
+        """Recorded outputs up to the first id that the model has not, since no such token is drawn."""
         return [list(itertools.takewhile(lambda token: token < self.vocab_size, ids)) for ids in outputs]
 
     def _count(self, value: int | None) -> int:

@@ -45,8 +45,8 @@ class CallOptions:
     stream: text is wanted as it comes. stepped: the requests run while LLM.step is called. to_the_end: where nobody gives max_tokens it is
     the end of the context. render: makes token ids of a chat's messages, in calls that take chats; tools: how their answers are read.
     arrival: of requests that arrive one by one, this one's number: its seed is derived from it. queued_s: since when such a request waits
-    to be prepared, by time.monotonic(); its wait for a grammar counts from then. recorded: outputs to check, by sample; each ends where it
-    differs.
+    to be prepared, by time.monotonic(); its wait for a grammar counts from then. recorded: outputs of one prompt, or beginnings of them, by
+    sample: they are drafted, so that what was answered already takes no longer than a prompt; checks_recorded: each ends where it differs.
     """
 
     priority: int | Iterable[int] = 0
@@ -62,6 +62,7 @@ class CallOptions:
     arrival: int | None = None
     queued_s: float | None = None
     recorded: list[list[int]] | None = None
+    checks_recorded: bool = False
 
     def checked(self) -> CallOptions:
         """A copy with flags and words in their plain form. Raises InvalidParamsError."""
@@ -210,7 +211,9 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
     constraint = _compile(llm, submission, text, options)
     submission.hooks = RequestHooks(str(request_id), params, text or "", llm._batch_runner, constraint)
     submission.hooks.drops_beams = use.beams is not None
-    submission.recorded = [] if use.beams is not None else options.recorded or []
+    drafts = options.checks_recorded or submission.speculation is None or submission.speculation.is_coupled  # else tokens depend on drafts
+    submission.recorded = options.recorded or [] if drafts and use.beams is None else []
+    submission.checks_recorded = options.checks_recorded
     submission.thinking = thinking_limits(llm.tokenizer, submission)
     if is_sequence(item) and item.llm is llm:
         submission.source = item._held

@@ -83,7 +83,7 @@ def verify(llm: Session, receipt: object) -> ReceiptCheck:
     recorded = [output["token_ids"] for output in fields["outputs"]]
     if len(recorded) != _num_results(receipt):
         return ReceiptCheck((f"outputs: the receipt holds {len(recorded)}, and its parameters make {_num_results(receipt)}",))
-    options = CallOptions(speculative_config=None, recorded=recorded)
+    options = CallOptions(speculative_config=None, recorded=recorded, checks_recorded=True)
     call = prepare(llm, resolve(llm, {"prompt_token_ids": fields["prompt_token_ids"]}, params, {}, options))
     return compare(llm._finish(call, False)[0], fields)
 

@@ -66,7 +66,8 @@ class Submission:
     thinking: tuple[int | None, int, int, bool] | None = (
         None  # token that begins it, token that ends it, budget, whether the prompt is inside
     )
-    recorded: list[list[int]] = dataclasses.field(default_factory=list)  # outputs that are checked
+    recorded: list[list[int]] = dataclasses.field(default_factory=list)  # outputs, or beginnings of them, that are drafted
+    checks_recorded: bool = False  # each ends where it differs
     tools: ToolChat | None = None  # how its answers are read, if it is a chat
     template_time_s: float = 0.0
     tokenizer_time_s: float = 0.0
