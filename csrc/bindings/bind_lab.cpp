@@ -205,6 +205,19 @@ py::dict Costs(EngineHandle& handle) {
   return seconds;
 }
 
+// (uses, with_last, reads) by layer, as ExpertCounts has them.
+py::tuple ExpertUses(EngineHandle& handle) {
+  ExpertCounts counts;
+  {
+    const GilReleased release;
+    counts = handle.engine().ExpertUses();
+  }
+  py::list uses, with_last;
+  for (const std::vector<int64_t>& layer : counts.uses) uses.append(CopyArray(layer));
+  for (const std::vector<int64_t>& layer : counts.with_last) with_last.append(CopyArray(layer));
+  return py::make_tuple(uses, with_last, counts.reads);
+}
+
 void RegisterSequence(py::module_& module) {
   py::class_<HeldSequence>(module, "LabSequence")
       .def(py::init([](EngineHandle& engine, std::vector<int32_t> token_ids, std::vector<int> hidden_states, std::vector<int> layer_logits,
@@ -317,6 +330,7 @@ void RegisterLab(py::module_& module) {
   module.def("draw_siblings", &Siblings, py::arg("engine"), py::arg("law"), py::arg("params"), py::arg("position"), py::arg("sample_index"),
              py::arg("count"), py::arg("round"));
   module.def("cost_curve", &Costs, py::arg("engine"));
+  module.def("expert_uses", &ExpertUses, py::arg("engine"));
 }
 
 }  // namespace llmi

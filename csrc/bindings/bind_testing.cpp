@@ -48,6 +48,7 @@ void RegisterTesting(py::module_& module) {
   py::module_ testing = module.def_submodule("testing", "Inner classes and ops, for tests and benchmarks.");
   // So that `import llmi._core.testing` finds it, although _core is not a package.
   py::module_::import("sys").attr("modules")["llmi._core.testing"] = testing;
+  RegisterTestingExperts(testing);
   RegisterTestingLinear(testing);
   RegisterTestingConstraints(testing);
   RegisterTestingPlans(testing);

@@ -60,6 +60,7 @@ void RegisterTestingAttention(pybind11::module_& module);
 void RegisterTestingCache(pybind11::module_& module);
 void RegisterTestingDecoder(pybind11::module_& module);
 void RegisterTestingEagle(pybind11::module_& module);
+void RegisterTestingExperts(pybind11::module_& module);
 void RegisterTestingLinear(pybind11::module_& module);
 void RegisterTestingConstraints(pybind11::module_& module);
 void RegisterTestingPlans(pybind11::module_& module);

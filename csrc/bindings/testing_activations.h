@@ -20,7 +20,7 @@ namespace llmi {
 using CodeBytes = pybind11::array_t<int8_t, pybind11::array::c_style>;
 
 inline Activation ParseActivation(const std::string& name) {
-  constexpr const char* kNames[] = {"silu", "gelu_tanh", "gelu", "relu", "relu2", "xielu"};
+  constexpr const char* kNames[] = {"silu", "gelu_tanh", "gelu", "relu", "relu2", "xielu", "swiglu_clamped"};
   for (size_t i = 0; i < std::size(kNames); ++i) {
     if (name == kNames[i]) return static_cast<Activation>(i);
   }

@@ -111,6 +111,18 @@ LLMI_HD static inline float XieluF32(float x, float a_p, float a_n, float b, flo
   return 0.0f < x ? Fma(a_p * x, x, linear) : Fma(Expm1F32(bounded) - x, a_n, linear);
 }
 
+// The value of x that is no farther from 0 than limit; NaN stays NaN.
+LLMI_HD static inline float ClampF32(float x, float limit) {
+  const float below = limit < x ? limit : x;
+  return 0.0f - limit > below ? 0.0f - limit : below;
+}
+
+// Clamped SwiGLU (kernels/ops/activation.h).
+LLMI_HD static inline float SwigluClampedF32(float gate, float up, float limit, float alpha, float plus) {
+  const float g = limit < gate ? limit : gate;
+  return g / (1.0f + ExpF32(0.0f - alpha * g)) * (ClampF32(up, limit) + plus);
+}
+
 // cap * tanh(x / cap) = cap * (1 - 2 / (1 + exp(2x / cap))).
 LLMI_HD static inline float SoftCapF32(float x, float cap) { return cap * (1.0f - 2.0f / (1.0f + ExpF32(2.0f * (x / cap)))); }
 

@@ -84,6 +84,12 @@ CostCurve Engine::Costs() {
   return curve;
 }
 
+ExpertCounts Engine::ExpertUses() {
+  ExpertCounts counts;
+  commands_.Execute([&] { counts = decoder_->expert_counts(); });
+  return counts;
+}
+
 bool Engine::MayRun(bool stepped) const {
   if (!scheduler_->HasWork()) return false;
   if (stepped) return true;

@@ -76,6 +76,8 @@ class Engine {
   MemoryTables Tables();
   // Seconds of a step by its number of rows, measured on the engine thread at the first call. Throws like CommandQueue::Execute.
   CostCurve Costs();
+  // Which experts the rows of all forwards used. Throws like CommandQueue::Execute.
+  ExpertCounts ExpertUses();
   // Forgets all cached beginnings that nobody uses now. Throws like CommandQueue::Execute.
   void ResetPrefixCache();
   const KernelContext& context() const { return context_; }

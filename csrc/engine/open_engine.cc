@@ -51,8 +51,8 @@ OpenedEngine::OpenedEngine(const ModelFiles& files, const EngineOptions& options
   ModelSpec whole = ParseSpec(options.spec, files.path());
   model_ = whole;
   KeepLayers(options.layers, &model_);
-  const bool has_pairs =
-      std::all_of(model_.layers.begin(), model_.layers.end(), [](const LayerSpec& layer) { return layer.mlp.size % 2 == 0; });
+  const bool has_pairs = std::all_of(model_.layers.begin(), model_.layers.end(),
+                                     [](const LayerSpec& layer) { return layer.mlp.size % 2 == 0 && layer.moe.expert.size % 2 == 0; });
   if (options.eagle.files != nullptr) {
     const ModelSpec eagle = ParseSpec(options.eagle.spec, options.eagle.files->path());
     config_.draft_kv = {eagle.num_kv_heads, eagle.padded_head_dim()};

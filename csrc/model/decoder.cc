@@ -7,6 +7,7 @@
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/row_ops.h"
 #include "model/attention_layer.h"
+#include "model/expert_layer.h"
 #include "model/mlp_layer.h"
 
 namespace llmi {
@@ -51,7 +52,11 @@ void ForEachRun(const std::vector<int32_t>& rows, const Visit& visit) {
 }  // namespace
 
 Decoder::Decoder(ModelSpec spec, ModelWeights weights)
-    : spec_(std::move(spec)), weights_(std::move(weights)), work_(weights_, spec_.num_heads * spec_.head_dim), positions_(spec_) {}
+    : spec_(std::move(spec)),
+      weights_(std::move(weights)),
+      work_(weights_, spec_.num_heads * spec_.head_dim),
+      expert_use_(spec_),
+      positions_(spec_) {}
 
 void Decoder::Reserve(const KernelContext& context, int64_t num_rows, int64_t num_logits_rows) {
   workspace_.Reserve(context, spec_, num_rows, num_logits_rows);
@@ -110,7 +115,14 @@ void Decoder::RunLayer(const LayerPass& pass, KvCache& cache, const ForwardBatch
   float* normed_at = KeepMlpInput(pass, spec, weights);
   AttentionLayer(pass, layer, weights, normed_at,
                  {cache.View(static_cast<int>(layer)), segments_.data(), static_cast<int64_t>(segments_.size()), batch}, result);
-  MlpLayer(pass, spec, weights);
+  if (spec.has_experts()) {
+    const auto index = static_cast<size_t>(layer);
+    const int64_t reads = expert_use_.counts().reads[index];
+    ExpertLayer(pass, layer, weights, &expert_use_);
+    work_.AddExperts(layer, expert_use_.counts().reads[index] - reads, pass.num_rows * spec.moe.num_used);
+  } else {
+    MlpLayer(pass, spec, weights);
+  }
   Steer(pass, batch, layer + 1);
   Tap(pass, batch, layer + 1, result);
   Keep(pass, batch, static_cast<int>(layer) + 1);

@@ -14,6 +14,7 @@
 #include "core/token_bits.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/context.h"
+#include "model/expert_use.h"
 #include "model/forward_batch.h"
 #include "model/layer_pass.h"
 #include "model/position_values.h"
@@ -38,6 +39,9 @@ class Decoder {
 
   // The work of Forward and the heads so far, for any caller.
   const Work& work() const { return work_.done(); }
+
+  // Which experts the rows of all Forwards used.
+  const ExpertCounts& expert_counts() const { return expert_use_.counts(); }
 
   // Runs all layers, writes K and V of the batch's rows into the cache, returns the wanted rows.
   // Not re-entrant: workspaces belong to the object.
@@ -94,6 +98,7 @@ class Decoder {
   ModelSpec spec_;
   ModelWeights weights_;
   WorkCounter work_;
+  ExpertUse expert_use_;
   PositionValues positions_;
   Workspace workspace_;
   std::vector<int> always_kept_;

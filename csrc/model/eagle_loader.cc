@@ -250,6 +250,7 @@ class EagleLoader {
 std::unique_ptr<EagleDecoder> LoadEagle(const KernelContext& context, const EagleFile& file, const ModelFiles& target_files,
                                         const Decoder& target) {
   ModelSpec spec = ParseSpec(file.spec, file.files->path());
+  CheckArgument(std::ranges::none_of(spec.layers, &LayerSpec::has_experts), "an EAGLE layer has no experts");
   CheckArgument(spec.num_layers() == 1 && spec.hidden_size == target.spec().hidden_size, "an EAGLE layer has the width of its target");
   EagleLoader loader(context, *file.files, &spec, file, target);
   EagleWeights weights = loader.Load(file);

@@ -99,16 +99,22 @@ void AddToStream(const LayerPass& pass, const ResidualArgs& args) {
   const int64_t num_rows = args.rows.count;
   float* x = pass.x + args.rows.begin * hidden;
   float* added = pass.normed + args.rows.begin * hidden;
-  const bool scaled = args.residual_scale != 1.0;
-  const bool normed = args.norm.spec.present;
-  const bool at_once = !scaled && !normed;
+  const bool at_once = args.residual_scale == 1.0 && !args.norm.spec.present;
   Linear(pass.context, ArgsOf(PartsOf({&args.layer}), args.values, args.input, num_rows, at_once ? x : added, hidden, at_once));
-  if (normed) {
-    NormArgs norm = RowNorm(args.norm.spec, args.norm.weights, added, scaled ? added : x, num_rows, hidden);
-    norm.accumulate = !scaled;
-    Norm(pass.context, norm);
+  if (!at_once) AddRowsToStream(pass, args.rows, added, args.norm, args.residual_scale);
+}
+
+void AddRowsToStream(const LayerPass& pass, const RowRange& rows, float* added, const PlacedNorm& norm, double residual_scale) {
+  const int64_t hidden = pass.spec.hidden_size;
+  float* x = pass.x + rows.begin * hidden;
+  const bool scaled = residual_scale != 1.0;
+  if (norm.spec.present) {
+    NormArgs args = RowNorm(norm.spec, norm.weights, added, scaled ? added : x, rows.count, hidden);
+    args.accumulate = !scaled;
+    Norm(pass.context, args);
+    if (!scaled) return;
   }
-  if (scaled) AddScaled(pass.context, added, num_rows * hidden, static_cast<float>(args.residual_scale), x);
+  AddScaled(pass.context, added, rows.count * hidden, static_cast<float>(residual_scale), x);
 }
 
 }  // namespace llmi

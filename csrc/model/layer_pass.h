@@ -74,5 +74,7 @@ struct ResidualArgs {
   double residual_scale;
 };
 void AddToStream(const LayerPass& pass, const ResidualArgs& args);
+// The same of values [rows.count, hidden] that are no layer's input but what is to be added, which it may change.
+void AddRowsToStream(const LayerPass& pass, const RowRange& rows, float* added, const PlacedNorm& norm, double residual_scale);
 
 }  // namespace llmi

@@ -9,28 +9,8 @@
 namespace llmi {
 namespace {
 
-// The rows that gate and up read.
-struct MlpInput {
-  const float* x;
-  LinearInput forms;
-};
-
-MlpInput ReadRows(const LayerPass& pass, const LayerSpec& spec, const LayerWeights& weights, const RowRange& rows) {
-  const int64_t hidden = pass.spec.hidden_size;
-  const PackedMatrix& gate = spec.mlp.gated ? weights.gate.matrix : weights.up.matrix;
-  const LinearInput forms = MakeInput(pass.context, rows.count, {&gate, &weights.up.matrix}, false, pass.workspace.forms);
-  if (spec.order == LayerOrder::kParallel) {
-    const float* kept = pass.kept + rows.begin * hidden;
-    ConvertInput(pass.context, kept, rows.count, hidden, forms);
-    return {kept, forms};
-  }
-  const PlacedNorm norm{spec.mlp_norm, weights.mlp_norm};
-  return {NormedInput(pass.context, norm, pass.x + rows.begin * hidden, pass.normed + rows.begin * hidden, rows.count, hidden, forms),
-          forms};
-}
-
 // out [rows, size] = act(gate x) * (up x), or act(up x), with the forms of it that `wanted` names.
-void ActivatedRows(const LayerPass& pass, const MlpSpec& mlp, const LayerWeights& weights, const MlpInput& input, int64_t num_rows,
+void ActivatedRows(const LayerPass& pass, const MlpSpec& mlp, const MlpWeights& weights, const MlpInput& input, int64_t num_rows,
                    float* out, const LinearInput& wanted) {
   const int64_t width = GateUpSize(mlp);
   float* gate_up = Floats(pass.context, pass.workspace.gate_up, num_rows * width);
@@ -46,21 +26,41 @@ void ActivatedRows(const LayerPass& pass, const MlpSpec& mlp, const LayerWeights
 
 }  // namespace
 
+MlpInput ReadMlpRows(const LayerPass& pass, const LayerSpec& spec, const LayerWeights& weights, const RowRange& rows,
+                     std::initializer_list<const PackedMatrix*> readers) {
+  const int64_t hidden = pass.spec.hidden_size;
+  const LinearInput forms = MakeInput(pass.context, rows.count, readers, false, pass.workspace.forms);
+  if (spec.order == LayerOrder::kParallel) {
+    const float* kept = pass.kept + rows.begin * hidden;
+    ConvertInput(pass.context, kept, rows.count, hidden, forms);
+    return {kept, forms};
+  }
+  const PlacedNorm norm{spec.mlp_norm, weights.mlp_norm};
+  return {NormedInput(pass.context, norm, pass.x + rows.begin * hidden, pass.normed + rows.begin * hidden, rows.count, hidden, forms),
+          forms};
+}
+
+MlpInner InnerRows(const LayerPass& pass, const MlpSpec& mlp, const MlpWeights& weights, const MlpInput& input, int64_t num_rows) {
+  float* activated = Floats(pass.context, pass.workspace.activated, num_rows * mlp.size);
+  const LinearInput forms = MakeInput(pass.context, num_rows, {&weights.down.matrix}, false, pass.workspace.activated_forms);
+  ActivatedRows(pass, mlp, weights, input, num_rows, activated, mlp.inner_norm.present ? LinearInput{} : forms);
+  if (mlp.inner_norm.present) {
+    Norm(pass.context, RowNorm(mlp.inner_norm, weights.inner_norm, activated, activated, num_rows, mlp.size), forms);
+  }
+  return {activated, forms};
+}
+
 void MlpLayer(const LayerPass& pass, const LayerSpec& spec, const LayerWeights& weights) {
-  const MlpSpec& mlp = spec.mlp;
-  float* activated = Floats(pass.context, pass.workspace.activated, std::min(pass.num_rows, kMlpRows) * mlp.size);
+  const MlpWeights& mlp = weights.mlp;
   for (int64_t begin = 0; begin < pass.num_rows; begin += kMlpRows) {
     const RowRange rows{begin, std::min(kMlpRows, pass.num_rows - begin)};
-    const MlpInput input = ReadRows(pass, spec, weights, rows);
-    const LinearInput down_input = MakeInput(pass.context, rows.count, {&weights.down.matrix}, false, pass.workspace.activated_forms);
-    ActivatedRows(pass, mlp, weights, input, rows.count, activated, mlp.inner_norm.present ? LinearInput{} : down_input);
-    if (mlp.inner_norm.present) {
-      Norm(pass.context, RowNorm(mlp.inner_norm, weights.mlp_inner_norm, activated, activated, rows.count, mlp.size), down_input);
-    }
+    const PackedMatrix& gate = spec.mlp.gated ? mlp.gate.matrix : mlp.up.matrix;
+    const MlpInput input = ReadMlpRows(pass, spec, weights, rows, {&gate, &mlp.up.matrix});
+    const MlpInner inner = InnerRows(pass, spec.mlp, mlp, input, rows.count);
     AddToStream(pass, {.rows = rows,
-                       .layer = weights.down,
-                       .values = activated,
-                       .input = down_input,
+                       .layer = mlp.down,
+                       .values = inner.values,
+                       .input = inner.forms,
                        .norm = {spec.post_mlp_norm, weights.post_mlp_norm},
                        .residual_scale = spec.residual_scale});
   }

@@ -1,7 +1,8 @@
-// The MLP of one layer, gated or plain, kMlpRows rows at a time.
+// The MLP of one layer, gated or plain, kMlpRows rows at a time, and its steps.
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 
 #include "model/layer_pass.h"
 
@@ -9,5 +10,22 @@ namespace llmi {
 
 // Adds the MLP of the layer to the residual stream. It reads LayerPass::kept as it is in a parallel layer, else the norm of the stream.
 void MlpLayer(const LayerPass& pass, const LayerSpec& spec, const LayerWeights& weights);
+
+// The rows that an MLP reads.
+struct MlpInput {
+  const float* x;
+  LinearInput forms;
+};
+// Those rows of the layer, with the forms that the matrices `readers` need.
+MlpInput ReadMlpRows(const LayerPass& pass, const LayerSpec& spec, const LayerWeights& weights, const RowRange& rows,
+                     std::initializer_list<const PackedMatrix*> readers);
+
+// What `down` reads.
+struct MlpInner {
+  const float* values;  // [rows, size]
+  LinearInput forms;
+};
+// act(gate x) * (up x), or act(up x), normed where the MLP has a norm.
+MlpInner InnerRows(const LayerPass& pass, const MlpSpec& mlp, const MlpWeights& weights, const MlpInput& input, int64_t num_rows);
 
 }  // namespace llmi

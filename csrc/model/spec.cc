@@ -94,8 +94,12 @@ class SpecObject {
     Choose(json, path, std::array{"sequential", "parallel"}, value);
   }
   void Convert(const Json& json, const std::string& path, Activation* value) const {
-    Choose(json, path, std::array{"silu", "gelu_tanh", "gelu", "relu", "relu2", "xielu"}, value);
+    Choose(json, path, std::array{"silu", "gelu_tanh", "gelu", "relu", "relu2", "xielu", "swiglu_clamped"}, value);
   }
+  void Convert(const Json& json, const std::string& path, RouterScore* value) const {
+    Choose(json, path, std::array{"softmax", "softmax_chosen", "sigmoid", "sparse_mixer"}, value);
+  }
+  void Convert(const Json& json, const std::string& path, GroupScore* value) const { Choose(json, path, std::array{"max", "top2"}, value); }
 
   // Structs.
   template <typename T>
@@ -178,6 +182,28 @@ void ReadFields(SpecObject& object, MlpSpec* mlp) {
   object.Read("inner_norm", &mlp->inner_norm);
 }
 
+void ReadFields(SpecObject& object, RouterSpec* router) {
+  object.Read("linear", &router->linear);
+  object.Read("score", &router->score);
+  object.Read("choice_bias", &router->choice_bias);
+  object.Read("num_groups", &router->num_groups);
+  object.Read("used_groups", &router->used_groups);
+  object.Read("group_score", &router->group_score);
+  object.Read("renormalise", &router->renormalise);
+  object.Read("least_sum", &router->least_sum);
+  object.Read("sum_epsilon", &router->sum_epsilon);
+  object.Read("factor", &router->factor);
+  object.Read("mixer_threshold", &router->mixer_threshold);
+}
+
+void ReadFields(SpecObject& object, MoeSpec* moe) {
+  object.Read("num_experts", &moe->num_experts);
+  object.Read("num_used", &moe->num_used);
+  object.Read("router", &moe->router);
+  object.Read("expert", &moe->expert);
+  object.Read("shared_gate", &moe->shared_gate);
+}
+
 void ReadFields(SpecObject& object, LayerSpec* layer) {
   object.Read("order", &layer->order);
   object.Read("attention_norm", &layer->attention_norm);
@@ -188,6 +214,7 @@ void ReadFields(SpecObject& object, LayerSpec* layer) {
   object.Read("residual_scale", &layer->residual_scale);
   object.Read("attention", &layer->attention);
   object.Read("mlp", &layer->mlp);
+  object.Read("moe", &layer->moe);
 }
 
 void ReadFields(SpecObject& object, RopeSpec* rope) {

@@ -8,6 +8,7 @@
 
 #include "kernels/ops/activation.h"
 #include "kernels/ops/norm.h"
+#include "kernels/ops/route.h"
 
 namespace llmi {
 
@@ -88,10 +89,36 @@ struct MlpSpec {
   bool gated = true;  // act(gate x) * (up x); else act(up x)
   Activation activation = Activation::kSilu;
   std::vector<TensorBinding> activation_scalars;  // xIELU: alpha_p, alpha_n, beta, eps, each a tensor of one value
-  std::vector<double> activation_values;          // or the four values themselves
+  std::vector<double> activation_values;          // or the values themselves; of kSwigluClamped limit, alpha and what is added to up
   int64_t size = 0;
   LinearSpec gate, up, down;
   NormSpec inner_norm;  // before `down` (BitNet)
+};
+
+// Which experts a row uses, and with which weights (kernels/ops/route.h).
+struct RouterSpec {
+  LinearSpec linear;  // [num_experts, hidden]; multiplied in fp32, whatever the file stores
+  RouterScore score = RouterScore::kSoftmax;
+  TensorBinding choice_bias;  // [num_experts], for the choice alone
+  int64_t num_groups = 1;
+  int64_t used_groups = 1;
+  GroupScore group_score = GroupScore::kMax;
+  bool renormalise = false;
+  double least_sum = 0.0;
+  double sum_epsilon = 0.0;
+  double factor = 1.0;
+  double mixer_threshold = 0.0;
+};
+
+// The experts of a layer, whose outputs are added in ascending order of their numbers, each times its weight; then comes the shared expert,
+// LayerSpec::mlp, times sigmoid(shared_gate) if that has a weight. Bindings of `expert` name a tensor for each expert where the name has
+// "{expert}", or one tensor [num_experts, rows, columns], whose rows of all experts RowOrder counts.
+struct MoeSpec {
+  int64_t num_experts = 0;  // 0: the layer has none, and its MLP is LayerSpec::mlp
+  int64_t num_used = 0;
+  RouterSpec router;
+  MlpSpec expert;
+  LinearSpec shared_gate;  // [1, hidden]; multiplied in fp32
 };
 
 // x = x + residual_scale * f(x) for attention and for the MLP.
@@ -105,7 +132,10 @@ struct LayerSpec {
   bool mlp_reads_attention_norm = false;  // kParallel with one norm: the MLP reads attention_norm's output
   double residual_scale = 1.0;
   AttentionSpec attention;
-  MlpSpec mlp;
+  MlpSpec mlp;  // beside experts: the shared one, or of size 0
+  MoeSpec moe;
+
+  bool has_experts() const { return moe.num_experts > 0; }
 };
 
 // Frequencies by type: inverse_frequencies are worked out in Python or here from theta. See RopeTable.

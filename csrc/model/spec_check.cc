@@ -139,7 +139,8 @@ class Checker {
     }
     Above(path + "residual_scale", layer.residual_scale);
     CheckAttention(layer.attention, path + "attention.");
-    CheckMlp(layer.mlp, path + "mlp.");
+    if (!layer.has_experts() || layer.mlp.size != 0) CheckMlp(layer.mlp, path + "mlp.");
+    CheckMoe(layer, path + "moe.");
   }
 
   void CheckAttention(const AttentionSpec& attention, const std::string& path) const {
@@ -177,16 +178,65 @@ class Checker {
     CheckLinear(mlp.up, path + "up");
     CheckLinear(mlp.down, path + "down");
     CheckNorm(mlp.inner_norm, path + "inner_norm");
-    const bool has_parameters = mlp.activation == Activation::kXielu;
+    const bool is_xielu = mlp.activation == Activation::kXielu;
+    const bool is_clamped = mlp.activation == Activation::kSwigluClamped;
     const bool from_tensors = !mlp.activation_scalars.empty();
-    Count(path + "activation_scalars", mlp.activation_scalars, has_parameters && from_tensors ? 4 : 0);
-    Count(path + "activation_values", mlp.activation_values, has_parameters && !from_tensors ? 4 : 0);
+    Count(path + "activation_scalars", mlp.activation_scalars, is_xielu && from_tensors ? 4 : 0);
+    Count(path + "activation_values", mlp.activation_values, is_xielu && !from_tensors ? 4 : is_clamped ? 3 : 0);
+    if (is_clamped && !mlp.gated) Fail(path + "activation", "= 'swiglu_clamped' needs gated");
     for (size_t i = 0; i < mlp.activation_scalars.size(); ++i) {
       Needed(path + "activation_scalars[" + std::to_string(i) + "]", mlp.activation_scalars[i]);
     }
     for (size_t i = 0; i < mlp.activation_values.size(); ++i) {
       Finite(path + "activation_values[" + std::to_string(i) + "]", mlp.activation_values[i]);
     }
+    if (is_clamped) Above(path + "activation_values[0]", mlp.activation_values[0]);
+  }
+
+  void CheckMoe(const LayerSpec& layer, const std::string& path) const {
+    const MoeSpec& moe = layer.moe;
+    Range(path + "num_experts", moe.num_experts, 0, kMostExperts);
+    const bool has_experts = layer.has_experts();
+    Range(path + "num_used", moe.num_used, has_experts ? 1 : 0, std::min(moe.num_experts, kMostUsedExperts));
+    CheckLinear(moe.router.linear, path + "router.linear", has_experts, "there are no experts");
+    const bool has_shared = has_experts && layer.mlp.size > 0;
+    if (!has_shared) CheckLinear(moe.shared_gate, path + "shared_gate", false, "there is no shared expert");
+    if (!has_experts) {
+      for (const LinearSpec* linear : {&moe.expert.gate, &moe.expert.up, &moe.expert.down})
+        CheckLinear(*linear, path + "expert", false, "there are no experts");
+      return Absent(path + "router.choice_bias", moe.router.choice_bias, "there are no experts");
+    }
+    CheckRouter(moe, path + "router.");
+    CheckMlp(moe.expert, path + "expert.");
+    if (moe.expert.inner_norm.present) Fail(path + "expert.inner_norm", "is for dense layers", ErrorKind::kUnsupportedModel);
+    if (layer.order == LayerOrder::kParallel)
+      Fail(path + "num_experts", "is for layers of the order 'sequential'", ErrorKind::kUnsupportedModel);
+    if (has_shared) return;
+    const MlpSpec& mlp = layer.mlp;
+    for (const LinearSpec* linear : {&mlp.gate, &mlp.up, &mlp.down}) CheckLinear(*linear, path + "mlp", false, "its size is 0");
+  }
+
+  void CheckRouter(const MoeSpec& moe, const std::string& path) const {
+    const RouterSpec& router = moe.router;
+    Range(path + "num_groups", router.num_groups, 1, moe.num_experts);
+    Range(path + "used_groups", router.used_groups, 1, router.num_groups);
+    if (moe.num_experts % router.num_groups != 0) {
+      Fail(path + "num_groups",
+           "= " + std::to_string(router.num_groups) + " does not divide the " + std::to_string(moe.num_experts) + " experts");
+    }
+    const int64_t choice = moe.num_experts / router.num_groups * router.used_groups;
+    if (moe.num_used > choice) {
+      Fail(path + "used_groups", "= " + std::to_string(router.used_groups) + " groups hold " + std::to_string(choice) + " experts, and " +
+                                     std::to_string(moe.num_used) + " are used");
+    }
+    NotNegative(path + "least_sum", router.least_sum);
+    NotNegative(path + "sum_epsilon", router.sum_epsilon);
+    Above(path + "factor", router.factor);
+    NotNegative(path + "mixer_threshold", router.mixer_threshold);
+    if (router.score != RouterScore::kSparseMixer) return;
+    if (moe.num_used != 2) Fail(path + "score", "= 'sparse_mixer' needs num_used = 2");
+    Absent(path + "choice_bias", router.choice_bias, "score is 'sparse_mixer'");
+    if (router.num_groups > 1) Fail(path + "num_groups", "is for other scores than 'sparse_mixer'");
   }
 
   // Whether the binding's rows exist for the role is checked with the file's tensors (weights.cc).
@@ -207,7 +257,7 @@ class Checker {
     if (order.adjacent_pairs % 2 != 0) Fail(path + "adjacent_pairs", "= " + std::to_string(order.adjacent_pairs) + " is odd");
     if (slot.binding.transposed && !slot.is_matrix()) Fail(slot.place + ".transposed", "is for matrices");
     const bool is_one = slot.TensorNames().size() == 1;
-    if (!is_one && !(order == RowOrder{})) Fail(slot.place + ".order", "is for one tensor, not for one of each head");
+    if (!is_one && !(order == RowOrder{})) Fail(slot.place + ".order", "is for one tensor, not for one of each head or expert");
     Finite(slot.place + ".plus", slot.binding.plus);
     if (slot.binding.plus != 0 && slot.is_matrix()) Fail(slot.place + ".plus", "is for vectors");
   }

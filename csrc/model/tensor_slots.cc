@@ -18,7 +18,8 @@ class Collector {
     Add(layer.mlp_norm, place + "mlp_norm", hidden, &weights->mlp_norm);
     Add(layer.post_mlp_norm, place + "post_mlp_norm", hidden, &weights->post_mlp_norm);
     AddAttention(layer.attention, place + "attention.", weights);
-    AddMlp(layer.mlp, place + "mlp.", weights);
+    AddMlp(layer.mlp, place + "mlp.", &weights->mlp);
+    if (layer.has_experts()) AddMoe(layer.moe, place + "moe.", weights);
   }
 
   void Add(const NormSpec& norm, const std::string& place, int64_t size, NormWeights* weights) {
@@ -83,11 +84,33 @@ class Collector {
     if (attention.gate_kind == GateKind::kHead) Add(attention.gate, place + "gate", heads, spec_.hidden_size, gate);
   }
 
-  void AddMlp(const MlpSpec& mlp, const std::string& place, LayerWeights* weights) {
+  void AddMoe(const MoeSpec& moe, const std::string& place, LayerWeights* weights) {
+    size_t begin = slots_.size();
+    Add(moe.router.linear, place + "router.linear", moe.num_experts, spec_.hidden_size, &weights->router);
+    Add(moe.shared_gate, place + "shared_gate", 1, spec_.hidden_size, &weights->shared_gate);
+    for (size_t i = begin; i < slots_.size(); ++i) slots_[i].in_floats = true;
+    begin = slots_.size();
+    AddVector(moe.router.choice_bias, place + "router.choice_bias", moe.num_experts, &weights->choice_bias);
+    for (size_t i = begin; i < slots_.size(); ++i) slots_[i].row_size = moe.num_experts;  // it may be stored as a matrix of one row
+    begin = slots_.size();
+    AddMlp(moe.expert, place + "expert.", &weights->experts);
+    for (size_t i = begin; i < slots_.size(); ++i) SetExperts(moe.num_experts, &slots_[i]);
+  }
+
+  // Makes the slot of one expert's tensor that of all experts, each filled up to whole tiles.
+  static void SetExperts(int64_t num_experts, TensorSlot* slot) {
+    if (slot->value != nullptr) return;  // of the activation
+    slot->num_experts = num_experts;
+    slot->head_rows = slot->num_rows;
+    slot->padded_head_rows = NumTiles(slot->num_rows) * kTileRows;
+    slot->num_rows *= num_experts;
+  }
+
+  void AddMlp(const MlpSpec& mlp, const std::string& place, MlpWeights* weights) {
     Add(mlp.gate, place + "gate", mlp.size, spec_.hidden_size, &weights->gate);
     Add(mlp.up, place + "up", mlp.size, spec_.hidden_size, &weights->up);
     Add(mlp.down, place + "down", spec_.hidden_size, mlp.size, &weights->down);
-    Add(mlp.inner_norm, place + "inner_norm", mlp.size, &weights->mlp_inner_norm);
+    Add(mlp.inner_norm, place + "inner_norm", mlp.size, &weights->inner_norm);
     for (size_t i = 0; i < mlp.activation_scalars.size(); ++i) {
       AddValue(mlp.activation_scalars[i], place + "activation_scalars[" + std::to_string(i) + "]", &weights->activation_parameters[i]);
     }
@@ -133,12 +156,13 @@ int64_t TensorSlot::FileRow(int64_t row) const {
 }
 
 std::vector<std::string> TensorSlot::TensorNames() const {
-  const size_t hole = binding.name.find(kHeadNumber);
-  if (row_size == 0 || hole == std::string::npos) return {binding.name};
+  const std::string_view number = num_experts > 0 ? kExpertNumber : kHeadNumber;
+  const size_t hole = binding.name.find(number);
+  if (rows_of_each() == 0 || hole == std::string::npos) return {binding.name};
   std::vector<std::string> names;
-  for (int64_t head = 0; head < num_rows / row_size; ++head) {
+  for (int64_t i = 0; i < num_rows / rows_of_each(); ++i) {
     names.push_back(binding.name);
-    names.back().replace(hole, std::string_view(kHeadNumber).size(), std::to_string(head));
+    names.back().replace(hole, number.size(), std::to_string(i));
   }
   return names;
 }

@@ -13,6 +13,8 @@ namespace llmi {
 
 // In the name of a binding: the number of a head.
 inline constexpr const char* kHeadNumber = "{head}";
+// The number of an expert.
+inline constexpr const char* kExpertNumber = "{expert}";
 // The place of learned positions.
 inline constexpr const char* kPositionsPlace = "embedding.positions";
 
@@ -24,6 +26,8 @@ struct TensorSlot {
   int64_t head_rows = 0;           // rows of the matrix, or values of the bias, of one head; 0: it is not filled up
   int64_t padded_head_rows = 0;    // the same after zero rows are added to each head
   int64_t row_size = 0;            // a vector of rows, which may be a matrix with this many columns, or several tensors; 0: neither
+  int64_t num_experts = 0;         // the rows of so many experts, one after the other; 0: it is of no experts
+  bool in_floats = false;          // a matrix that is packed in fp32, whatever the format
   PackedMatrix* matrix = nullptr;  // where it goes
   WeightVector* vector = nullptr;
   float* value = nullptr;                // a single value
@@ -37,8 +41,10 @@ struct TensorSlot {
     const int64_t within = row % padded_head_rows;
     return within < head_rows ? row / padded_head_rows * head_rows + within : -1;
   }
-  // The names of its tensors: one, or one for each row.
+  // The names of its tensors: one, or one for each row or expert.
   std::vector<std::string> TensorNames() const;
+  // Rows of each of them, if there are several.
+  int64_t rows_of_each() const { return num_experts > 0 ? num_rows / num_experts : row_size; }
   // Whether the rows of a tensor that has this many are packed as they are, all of them.
   bool keeps_rows(int64_t file_rows) const { return binding.order == RowOrder{} && packed_rows() == num_rows && file_rows == num_rows; }
   // The row of the file's tensor that is packed as row `row`; -1: a row of zeros.

@@ -9,6 +9,7 @@
 #include "core/errors.h"
 #include "core/scalar_math.h"
 #include "model/dequantize.h"
+#include "model/stored_matrix.h"
 #include "model/tensor_slots.h"
 
 namespace llmi {
@@ -20,48 +21,12 @@ std::string ShapeText(const std::vector<uint64_t>& shape) {
   return text + "]";
 }
 
-const TensorView& Found(const TensorFile& file, const std::string& name) {
-  const TensorView* view = file.Find(name);
-  if (view == nullptr) throw Error(ErrorKind::kModelFile, "tensor '" + name + "' is missing", name);
-  return *view;
-}
-
 // The format that a slot's matrix is packed in. Learned positions are not quantised: they are added to the residual stream.
 WeightFormat FormatOf(const TensorSlot& slot, WeightFormat format) {
+  if (slot.in_floats) return WeightFormat::kF32;
   const bool quantizes = format == WeightFormat::kQ8_0 || format == WeightFormat::kQ4_0;
   return slot.place == kPositionsPlace && quantizes ? WeightFormat::kAsStored : format;
 }
-
-// A matrix stored as [columns, rows], in memory as [rows, columns].
-class Transposed {
- public:
-  explicit Transposed(const TensorView& stored)
-      : buffer_(stored.num_bytes, ("tensor '" + stored.name + "', transposed").c_str()), bytes_(buffer_.data(), stored.num_bytes) {
-    if (IsQuantized(stored.dtype)) {
-      throw Error(
-          ErrorKind::kUnsupportedModel,
-          "tensor '" + stored.name + "' is " + Info(stored.dtype).name + " and must be transposed, which llmi does with floats alone",
-          stored.name);
-    }
-    const auto value_bytes = static_cast<uint64_t>(Info(stored.dtype).block_bytes);
-    const uint64_t num_cols = stored.shape[0];
-    const uint64_t num_rows = stored.shape[1];
-    std::vector<uint8_t> line(num_rows * value_bytes);
-    for (uint64_t col = 0; col < num_cols; ++col) {
-      stored.Read(col * line.size(), line.size(), line.data());
-      for (uint64_t row = 0; row < num_rows; ++row) {
-        std::copy_n(line.data() + row * value_bytes, value_bytes, buffer_.data() + (row * num_cols + col) * value_bytes);
-      }
-    }
-    view_ = {stored.name, stored.dtype, {num_rows, num_cols}, stored.num_bytes, 0, &bytes_};
-  }
-  const TensorView& view() const { return view_; }
-
- private:
-  AlignedBuffer buffer_;
-  MemoryBytes bytes_;
-  TensorView view_;
-};
 
 class Loader {
  public:
@@ -73,13 +38,14 @@ class Loader {
     weights.arena = std::make_unique<HugeArena>();
     for (const TensorSlot& slot : TensorSlotsOf(spec, &weights)) {
       if (slot.is_matrix()) {
-        *slot.matrix = Matrix(slot, Found(file_, slot.binding.name), weights.arena.get());
+        *slot.matrix = Matrix(slot, weights.arena.get());
       } else {
         Store(slot);
       }
     }
     for (size_t i = 0; i < spec->layers.size(); ++i) {
-      SetActivation(spec->layers[i].mlp, weights.layers[i].activation_parameters);
+      SetActivation(spec->layers[i].mlp, weights.layers[i].mlp.activation_parameters);
+      SetActivation(spec->layers[i].moe.expert, weights.layers[i].experts.activation_parameters);
       const std::vector<float>& biases = spec->layers[i].attention.linear_biases;
       if (!biases.empty()) weights.layers[i].linear_biases = {context_, biases};
     }
@@ -87,11 +53,12 @@ class Loader {
   }
 
  private:
-  PackedMatrix Matrix(const TensorSlot& slot, const TensorView& view, MemorySource* arena) const {
+  PackedMatrix Matrix(const TensorSlot& slot, MemorySource* arena) const {
     if (dropped_ != nullptr && *dropped_) throw Error(ErrorKind::kInterrupted, "nobody waits for this model any more");
     const WeightFormat format = FormatOf(slot, format_);
+    const StoredMatrix stored(file_, slot);
+    const TensorView& view = stored.view();
     const RowMap rows = {slot.packed_rows(), [&slot](int64_t row) { return slot.FileRow(row); }};
-    if (slot.binding.transposed) return {context_, Transposed(view).view(), format, &rows, arena};
     return {context_, view, format, slot.keeps_rows(static_cast<int64_t>(view.shape[0])) ? nullptr : &rows, arena};
   }
 
@@ -123,7 +90,7 @@ class Loader {
   // A vector in the order of the model.
   std::vector<float> Values(const TensorSlot& slot) const {
     std::vector<float> stored;
-    for (const std::string& name : slot.TensorNames()) AppendStored(Found(file_, name), &stored);
+    for (const std::string& name : slot.TensorNames()) AppendStored(FoundTensor(file_, name), &stored);
     std::vector<float> values(static_cast<size_t>(slot.packed_rows()), 0.0f);
     for (int64_t row = 0; row < slot.packed_rows(); ++row) {
       const int64_t from = slot.FileRow(row);
@@ -139,8 +106,8 @@ class Loader {
 
   // parameters: alpha_p, alpha_n, beta and eps of a spec that has tensors of them; becomes what Activate reads.
   static void SetActivation(const MlpSpec& mlp, float* parameters) {
-    if (mlp.activation != Activation::kXielu) return;
     for (size_t i = 0; i < mlp.activation_values.size(); ++i) parameters[i] = static_cast<float>(mlp.activation_values[i]);
+    if (mlp.activation != Activation::kXielu) return;
     parameters[0] = static_cast<float>(SoftPlus(static_cast<double>(parameters[0])));
     parameters[1] = parameters[2] + static_cast<float>(SoftPlus(static_cast<double>(parameters[1])));
   }
@@ -186,10 +153,9 @@ void VisitMatrices(const ModelWeights& weights, const Visit& visit) {
   visit_present(weights.positions);
   visit_present(weights.head);
   for (const LayerWeights& layer : weights.layers) {
-    for (const LinearWeights* linear :
-         {&layer.query, &layer.key, &layer.value, &layer.attention_gate, &layer.attention_output, &layer.gate, &layer.up, &layer.down}) {
-      visit_present(linear->matrix);
-    }
+    const auto visit_linear = [&](const LinearWeights& linear) { visit_present(linear.matrix); };
+    layer.VisitLinears(visit_linear);
+    layer.VisitExperts(visit_linear);
   }
 }
 
@@ -246,6 +212,24 @@ bool FitsVector(const TensorSlot& slot, const std::vector<uint64_t>& shape, uint
   return row > 0 && shape.size() == 2 && shape[1] == row && size % row == 0 && shape[0] == size / row;
 }
 
+// The shape of a tensor of which the bindings read num_rows rows.
+std::vector<uint64_t> ShapeOf(const TensorSlot& slot, const std::string& name, int64_t num_rows) {
+  const auto num_experts = static_cast<uint64_t>(slot.num_experts);
+  const bool is_stack = num_experts > 0 && slot.binding.name == name;
+  std::vector<uint64_t> shape = {static_cast<uint64_t>(num_rows)};
+  if (is_stack) shape[0] /= num_experts;
+  if (is_stack && shape[0] * num_experts != static_cast<uint64_t>(num_rows)) {
+    throw Error(ErrorKind::kModelFile,
+                "tensor '" + name + "': the spec's " + slot.place + " reads " + std::to_string(num_rows) + " rows of " +
+                    std::to_string(num_experts) + " experts, which is no whole number for each",
+                name);
+  }
+  if (slot.is_matrix()) shape.push_back(static_cast<uint64_t>(slot.num_cols));
+  if (slot.binding.transposed) std::reverse(shape.begin(), shape.end());
+  if (is_stack) shape.insert(shape.begin(), num_experts);
+  return shape;
+}
+
 struct Expected {
   ExpectedTensor tensor;
   const TensorSlot* slot;
@@ -269,12 +253,13 @@ std::vector<Expected> ExpectedOf(const std::vector<TensorSlot>& slots) {
         use.first = &slot;
         order.push_back(name);
       }
-      if (use.first->num_cols != slot.num_cols || use.first->binding.transposed != slot.binding.transposed) {
+      if (use.first->num_cols != slot.num_cols || use.first->binding.transposed != slot.binding.transposed ||
+          use.first->num_experts != slot.num_experts) {
         RefuseTwoShapes(name, *use.first, slot);
       }
       if (names.size() > 1) {
         CountPieces(slot, kPiecesOfName, &num_pieces);
-        use.read.emplace_back(0, slot.row_size);
+        use.read.emplace_back(0, slot.rows_of_each());
       } else {
         AddRows(slot, &use.read, &num_pieces);
       }
@@ -283,10 +268,7 @@ std::vector<Expected> ExpectedOf(const std::vector<TensorSlot>& slots) {
   std::vector<Expected> expected;
   for (const std::string& name : order) {
     TensorUse& use = uses[name];
-    std::vector<uint64_t> shape = {static_cast<uint64_t>(NumRows(name, &use.read))};
-    if (use.first->is_matrix()) shape.push_back(static_cast<uint64_t>(use.first->num_cols));
-    if (use.first->binding.transposed) std::reverse(shape.begin(), shape.end());
-    expected.push_back({{name, shape}, use.first});
+    expected.push_back({{name, ShapeOf(*use.first, name, NumRows(name, &use.read))}, use.first});
   }
   return expected;
 }
@@ -306,8 +288,8 @@ WeightPlan PlanWeights(const KernelContext& context, const TensorFile& file, con
       plan.bytes_by_type[PackedTypeName(PackedType::kF32)] += static_cast<uint64_t>(slot.packed_rows()) * sizeof(float);
       continue;
     }
-    const TensorView& view = Found(file, slot.binding.name);
-    const PackedForm form = PackedFormOf(context, view.dtype, FormatOf(slot, format), slot.packed_rows(), slot.num_cols);
+    const DType dtype = StoredMatrixType(file, slot);
+    const PackedForm form = PackedFormOf(context, dtype, FormatOf(slot, format), slot.packed_rows(), slot.num_cols);
     plan.bytes_by_type[PackedTypeName(form.type)] += form.num_bytes;
   }
   return plan;
@@ -323,7 +305,7 @@ void LocateWeights(const TensorFile& file, const ModelSpec& spec) {
   const std::vector<TensorSlot> slots = TensorSlotsOf(spec);
   for (const Expected& expected : ExpectedOf(slots)) {
     const auto& [name, shape] = expected.tensor;
-    const TensorView& view = Found(file, name);
+    const TensorView& view = FoundTensor(file, name);
     if (view.shape == shape || (!expected.slot->is_matrix() && FitsVector(*expected.slot, view.shape, shape[0]))) continue;
     throw Error(ErrorKind::kModelFile, "tensor '" + name + "' has shape " + ShapeText(view.shape) + ", the config says " + ShapeText(shape),
                 name);

@@ -39,6 +39,14 @@ struct NormWeights {
   WeightVector weight, bias;
 };
 
+// Of several experts, each filled up to whole tiles of rows, one after the other.
+struct MlpWeights {
+  LinearWeights gate, up;                         // [size, hidden]
+  float activation_parameters[4] = {0, 0, 0, 0};  // as Activate reads them
+  NormWeights inner_norm;                         // [size]
+  LinearWeights down;                             // [hidden, size]
+};
+
 // Heads of query, key and value, and of a gate for each element, are ModelSpec::padded_head_dim() rows each: the last ones are zero.
 struct LayerWeights {
   NormWeights attention_norm, post_attention_norm;  // [hidden]
@@ -50,10 +58,23 @@ struct LayerWeights {
   WeightVector linear_biases;                       // [num_heads], those of the spec where the ops run
   NormWeights attention_output_norm;                // [num_heads * head_dim]
   LinearWeights attention_output;                   // [hidden, num_heads * head_dim]
-  LinearWeights gate, up;                           // [mlp size, hidden]
-  float activation_parameters[4] = {0, 0, 0, 0};    // as Activate reads them
-  NormWeights mlp_inner_norm;                       // [mlp size]
-  LinearWeights down;                               // [hidden, mlp size]
+  MlpWeights mlp;
+  LinearWeights router;      // [num_experts, hidden], in fp32
+  WeightVector choice_bias;  // [num_experts]
+  MlpWeights experts;
+  LinearWeights shared_gate;  // [1, hidden], in fp32
+
+  // Calls visit(LinearWeights) for each linear layer but those of experts; some are empty.
+  template <typename Visit>
+  void VisitLinears(const Visit& visit) const {
+    for (const LinearWeights* linear :
+         {&query, &key, &value, &attention_gate, &attention_output, &mlp.gate, &mlp.up, &mlp.down, &router, &shared_gate})
+      visit(*linear);
+  }
+  template <typename Visit>
+  void VisitExperts(const Visit& visit) const {
+    for (const LinearWeights* linear : {&experts.gate, &experts.up, &experts.down}) visit(*linear);
+  }
 };
 
 // The size of matrices that were unpacked at load.

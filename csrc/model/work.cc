@@ -9,13 +9,26 @@ namespace llmi {
 
 WorkCounter::WorkCounter(const ModelWeights& weights, int64_t attention_width) : attention_width_(attention_width) {
   for (const LayerWeights& layer : weights.layers) {
-    for (const LinearWeights* linear :
-         {&layer.query, &layer.key, &layer.value, &layer.attention_gate, &layer.attention_output, &layer.gate, &layer.up, &layer.down}) {
-      const PackedView view = linear->matrix.view();
+    layer.VisitLinears([&](const LinearWeights& linear) {
+      const PackedView view = linear.matrix.view();
       row_operations_ += 2.0 * static_cast<double>(view.num_rows) * static_cast<double>(view.num_cols);
-      layer_bytes_ += static_cast<double>(linear->matrix.num_bytes());
-    }
+      layer_bytes_ += static_cast<double>(linear.matrix.num_bytes());
+    });
+    Expert expert;
+    const double num_experts = std::max<double>(1.0, static_cast<double>(layer.router.matrix.view().num_rows));
+    layer.VisitExperts([&](const LinearWeights& linear) {
+      const PackedView view = linear.matrix.view();
+      expert.operations += 2.0 * static_cast<double>(view.num_rows) * static_cast<double>(view.num_cols) / num_experts;
+      expert.bytes += static_cast<double>(linear.matrix.num_bytes()) / num_experts;
+    });
+    experts_.push_back(expert);
   }
+}
+
+void WorkCounter::AddExperts(int64_t layer, int64_t num_read, int64_t num_pairs) {
+  const Expert& expert = experts_[static_cast<size_t>(layer)];
+  done_.operations += expert.operations * static_cast<double>(num_pairs);
+  done_.read_bytes += expert.bytes * static_cast<double>(num_read);
 }
 
 void WorkCounter::AddForward(const ForwardBatch& batch, const KvGroups& groups) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "cache/kv_groups.h"
 #include "model/forward_batch.h"
@@ -10,7 +11,7 @@
 namespace llmi {
 
 // operations: two for each product of a weight and an input, and for each product in attention. read_bytes: each matrix once for each
-// forward, and K and V of the tokens that some row of a segment sees, once.
+// forward (of experts those that some row uses), and K and V of the tokens that some row of a segment sees, once.
 struct Work {
   int64_t num_forwards = 0;
   int64_t num_rows = 0;  // of them
@@ -29,7 +30,9 @@ class WorkCounter {
   // The weights of the layers are read here and not kept. attention_width: query heads * head size.
   WorkCounter(const ModelWeights& weights, int64_t attention_width);
 
-  // The layers' part of a forward.
+  // One layer's experts in a forward: experts whose weights were read, each once, and the pairs of a row and an expert.
+  void AddExperts(int64_t layer, int64_t num_read, int64_t num_pairs);
+  // The layers' part of a forward, but for experts.
   void AddForward(const ForwardBatch& batch, const KvGroups& groups);
   // The head's part: num_tiles tiles of `matrix` were read, and their rows multiplied with num_products pairs of a tile and a hidden row.
   void AddHead(const PackedMatrix& matrix, int64_t num_tiles, int64_t num_products);
@@ -40,6 +43,11 @@ class WorkCounter {
   const int64_t attention_width_;
   double row_operations_ = 0;  // of one row in the matrices of all layers
   double layer_bytes_ = 0;     // of the matrices of all layers
+  struct Expert {
+    double operations = 0;  // of one row
+    double bytes = 0;
+  };
+  std::vector<Expert> experts_;  // one of each layer
   Work done_;
 };
 

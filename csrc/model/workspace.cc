@@ -20,6 +20,14 @@ int64_t Most(const ModelSpec& spec, const SizeOf& size_of) {
   return most;
 }
 
+// The most values that an MLP has for its rows, or the experts for their pairs; size_of(MlpSpec): of one.
+template <typename SizeOf>
+int64_t MostInner(const ModelSpec& spec, int64_t num_rows, const SizeOf& size_of) {
+  return Most(spec, [&](const LayerSpec& layer) {
+    return std::max<int64_t>(num_rows * size_of(layer.mlp), ExpertRows(layer.moe, num_rows) * size_of(layer.moe.expert));
+  });
+}
+
 // The fp32 buffers and their numbers of values; 0: the model does not use it.
 Sizes FloatSizes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows) {
   const int64_t stream = num_rows * spec.hidden_size;
@@ -35,8 +43,12 @@ Sizes FloatSizes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_row
       {&Workspace::projected, num_rows * projected},
       {&Workspace::attended, num_rows * spec.num_heads * spec.padded_head_dim()},
       {&Workspace::packed, padded ? num_rows * spec.num_heads * spec.head_dim : 0},
-      {&Workspace::gate_up, mlp_rows * Most(spec, [](const LayerSpec& layer) { return GateUpSize(layer.mlp); })},
-      {&Workspace::activated, mlp_rows * Most(spec, [](const LayerSpec& layer) { return layer.mlp.size; })},
+      {&Workspace::gate_up, MostInner(spec, mlp_rows, GateUpSize)},
+      {&Workspace::activated, MostInner(spec, mlp_rows, [](const MlpSpec& mlp) { return mlp.size; })},
+      {&Workspace::router, Most(spec, [&](const LayerSpec& layer) { return layer.has_experts() ? RouterFloats(layer.moe, mlp_rows) : 0; })},
+      {&Workspace::pairs, Most(spec, [&](const LayerSpec& layer) { return layer.has_experts() ? PairIntegers(layer.moe, mlp_rows) : 0; })},
+      {&Workspace::gathered, Most(spec, [&](const LayerSpec& layer) { return ExpertRows(layer.moe, mlp_rows); }) * spec.hidden_size},
+      {&Workspace::mixed, Most(spec, [&](const LayerSpec& layer) { return layer.has_experts() ? mlp_rows : 0; }) * spec.hidden_size},
       {&Workspace::position_values, num_rows * PositionValues::FloatsPerRow(spec)},
       {&Workspace::logits, num_logits_rows * spec.vocab_size},
   };
@@ -45,8 +57,11 @@ Sizes FloatSizes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_row
 // The forms of what attention, its output and gate and up read, and of what down reads.
 std::vector<std::pair<FormsRoom Workspace::*, int64_t>> FormSizes(const ModelSpec& spec, int64_t num_rows) {
   const int64_t most_columns = std::max(spec.hidden_size, spec.num_heads * spec.head_dim);
-  const int64_t most_activated = Most(spec, [](const LayerSpec& layer) { return layer.mlp.size; });
-  return {{&Workspace::forms, num_rows * most_columns}, {&Workspace::activated_forms, std::min(num_rows, kMlpRows) * most_activated}};
+  const int64_t mlp_rows = std::min(num_rows, kMlpRows);
+  const int64_t most_pairs = Most(spec, [&](const LayerSpec& layer) { return ExpertRows(layer.moe, mlp_rows); });
+  return {{&Workspace::forms, num_rows * most_columns},
+          {&Workspace::activated_forms, MostInner(spec, mlp_rows, [](const MlpSpec& mlp) { return mlp.size; })},
+          {&Workspace::gathered_forms, most_pairs * spec.hidden_size}};
 }
 
 }  // namespace

@@ -26,18 +26,29 @@ struct Workspace {
   AlignedBuffer packed;           // [rows, heads * head_dim]: the same without padding
   AlignedBuffer gate_up;          // [kMlpRows, gate | up]
   AlignedBuffer activated;        // [kMlpRows, size of the MLP]
+  AlignedBuffer router;           // [kMlpRows, experts]: their scores, then [kMlpRows, used]: their weights, then gates of the shared one
+  AlignedBuffer pairs;            // the integers of ExpertPairs
+  AlignedBuffer gathered;         // [pairs, hidden]: what experts read, then what they return
+  AlignedBuffer mixed;            // [kMlpRows, hidden]: the sum of a row's experts
   AlignedBuffer position_values;  // PositionValues
   AlignedBuffer hidden;           // [wanted rows, hidden]
   AlignedBuffer last_hidden;      // those of the step before, on a device
   AlignedBuffer logits;           // [logits rows, vocabulary]
   FormsRoom forms;
   FormsRoom activated_forms;  // its own: the input of gate and up is still read while that of down is written
+  FormsRoom gathered_forms;   // of what experts read
 
   // Allocates all that steps of num_rows rows and the logits of num_logits_rows rows need.
   void Reserve(const KernelContext& context, const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows);
   // The number of bytes that Reserve allocates without a device.
   static uint64_t Bytes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows, bool wide_activations);
 };
+
+// Rows of the MLP's buffers: rows of the stream, or pairs of a row and an expert.
+inline int64_t ExpertRows(const MoeSpec& moe, int64_t num_rows) { return num_rows * moe.num_used; }
+// Floats of Workspace::router, and integers of Workspace::pairs.
+inline int64_t RouterFloats(const MoeSpec& moe, int64_t num_rows) { return num_rows * (moe.num_experts + moe.num_used + 1); }
+inline int64_t PairIntegers(const MoeSpec& moe, int64_t num_rows) { return 3 * num_rows * moe.num_used + moe.num_experts + 1; }
 
 // Values of a row of Workspace::projected in this layer.
 int64_t ProjectedSize(const ModelSpec& spec, const AttentionSpec& attention);

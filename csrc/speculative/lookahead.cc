@@ -9,27 +9,27 @@
 namespace llmi {
 namespace {
 
-using Tokens = std::vector<int32_t>;
+using TokenRun = std::vector<int32_t>;
 
 struct LookaheadState : DrafterState {
-  std::vector<Tokens> rows;                              // of guesses [ngram_size - 1][window]; empty: not begun
-  std::vector<int32_t> leaves;                           // [window] the node of each column's last guess in the latest draft; -1: left out
-  std::vector<int32_t> answers;                          // by node of that draft: the token that the target puts behind it; -1: not seen
-  size_t num_read = 0;                                   // tokens of the sequence whose n-grams are in the pool
-  std::unordered_map<int32_t, std::deque<Tokens>> pool;  // what followed a token, the latest first
+  std::vector<TokenRun> rows;    // of guesses [ngram_size - 1][window]; empty: not begun
+  std::vector<int32_t> leaves;   // [window] the node of each column's last guess in the latest draft; -1: left out
+  std::vector<int32_t> answers;  // by node of that draft: the token that the target puts behind it; -1: not seen
+  size_t num_read = 0;           // tokens of the sequence whose n-grams are in the pool
+  std::unordered_map<int32_t, std::deque<TokenRun>> pool;  // what followed a token, the latest first
 };
 
 // The first guesses are the sequence's own last tokens.
 void Begin(std::span<const int32_t> text, int64_t window, int64_t num_rows, LookaheadState* state) {
   size_t back = 0;
   for (int64_t row = 0; row < num_rows; ++row) {
-    Tokens& guesses = state->rows.emplace_back();
+    TokenRun& guesses = state->rows.emplace_back();
     for (int64_t column = 0; column < window; ++column) guesses.push_back(text[text.size() - 1 - back++ % text.size()]);
   }
 }
 
-void Remember(int32_t first, Tokens rest, size_t max_ngrams, LookaheadState* state) {
-  std::deque<Tokens>& known = state->pool[first];
+void Remember(int32_t first, TokenRun rest, size_t max_ngrams, LookaheadState* state) {
+  std::deque<TokenRun>& known = state->pool[first];
   std::erase(known, rest);
   known.push_front(std::move(rest));
   if (known.size() > max_ngrams) known.pop_back();
@@ -46,13 +46,13 @@ void Read(std::span<const int32_t> text, size_t ngram_size, size_t max_ngrams, L
 // Takes in what the target said behind the latest draft's columns: new n-grams, and a new last row of guesses.
 void Advance(size_t max_ngrams, LookaheadState* state) {
   if (state->leaves.empty()) return;
-  Tokens last = state->rows.back();
+  TokenRun last = state->rows.back();
   for (size_t column = 0; column < state->leaves.size(); ++column) {
     const int32_t leaf = state->leaves[column];
     const int32_t answer = leaf < 0 ? -1 : state->answers[static_cast<size_t>(leaf)];
     if (answer < 0) continue;
-    Tokens ngram;
-    for (const Tokens& row : state->rows) ngram.push_back(row[column]);
+    TokenRun ngram;
+    for (const TokenRun& row : state->rows) ngram.push_back(row[column]);
     const int32_t first = ngram.front();
     ngram.erase(ngram.begin());
     ngram.push_back(answer);
@@ -87,7 +87,7 @@ class Tree {
 void AddNgrams(const LookaheadState& state, int32_t token, bool chain, Tree* tree) {
   const auto found = state.pool.find(token);
   if (found == state.pool.end()) return;
-  for (const Tokens& ngram : found->second) {
+  for (const TokenRun& ngram : found->second) {
     int32_t node = -1;
     for (const int32_t next : ngram) {
       node = tree->Add(node, next);

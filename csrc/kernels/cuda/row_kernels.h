@@ -196,8 +196,8 @@ struct ActivationKernel {
     block.ForEachThread([&](int thread) {
       const float* x = args.x + block.x * (args.gated ? 2 : 1) * args.size;
       for (int64_t i = thread; i < args.size; i += block.num_threads) {
-        const float value = reference::Activated(args, x[i]);
-        args.out[block.x * args.size + i] = args.gated ? value * x[args.size + i] : value;
+        args.out[block.x * args.size + i] =
+            args.gated ? reference::GatedActivated(args, x[i], x[args.size + i]) : reference::Activated(args, x[i]);
       }
     });
   }

@@ -9,6 +9,7 @@
 #include "kernels/dispatch/kernel_table.h"
 #include "kernels/dispatch/row_tasks.h"
 #include "kernels/ops/linear_row_tiles.h"
+#include "kernels/ops/linear_rows.h"
 
 namespace llmi {
 namespace {
@@ -35,30 +36,6 @@ void CheckPart(const KernelContext& context, const LinearArgs& args, const Packe
   CheckArgument(args.x_bf16 == nullptr || (context.device == nullptr && w.num_cols % 2 == 0), "linear: bf16 x has pairs of columns");
 }
 
-void RunTiles(const KernelContext& context, const LinearArgs& args, const LinearPart& part, const TileRange& range) {
-  const KernelTable& table = *context.table;
-  const bool in_pairs = args.x_bf16 != nullptr && part.weights.type == PackedType::kBF16;
-  const auto of_floats = in_pairs ? table.linear_bf16 : table.linear_float;
-  (IsQuantizedPacked(part.weights.type) ? table.linear_quantized : of_floats)(args, part, range.begin, range.end);
-}
-
-// The same layer for rows [row, row + num_rows) alone.
-LinearArgs WithRows(LinearArgs args, int64_t row, int64_t num_rows) {
-  args.num_rows = num_rows;
-  if (args.x != nullptr) args.x += row * args.x_stride;
-  if (args.x_bf16 != nullptr) args.x_bf16 += row * args.parts[0].weights.num_cols;
-  args.out += row * args.out_stride;
-  QuantizedRows& x = args.quantized;
-  if (x.codes == nullptr) return args;
-  const int64_t num_blocks = row * (x.num_cols / kBlockSize);
-  x.codes += num_blocks * kBlockSize;
-  if (x.low != nullptr) x.low += num_blocks * kBlockSize;
-  x.scales += num_blocks * (x.fine ? 2 : 1);
-  x.sums += num_blocks;
-  x.half_sums += num_blocks * 2;
-  return args;
-}
-
 // The entries in pieces of about `share` tiles of one row, and where each task begins among the pieces: tasks have about equal shares.
 std::vector<size_t> CutIntoTasks(std::span<const RowTiles> entries, int64_t share, std::vector<RowTiles>* pieces) {
   std::vector<size_t> tasks;
@@ -80,6 +57,29 @@ std::vector<size_t> CutIntoTasks(std::span<const RowTiles> entries, int64_t shar
 }
 
 }  // namespace
+
+void RunLinearTiles(const KernelContext& context, const LinearArgs& args, const LinearPart& part, const TileRange& tiles) {
+  const KernelTable& table = *context.table;
+  const bool in_pairs = args.x_bf16 != nullptr && part.weights.type == PackedType::kBF16;
+  const auto of_floats = in_pairs ? table.linear_bf16 : table.linear_float;
+  (IsQuantizedPacked(part.weights.type) ? table.linear_quantized : of_floats)(args, part, tiles.begin, tiles.end);
+}
+
+LinearArgs LinearOfRows(LinearArgs args, int64_t row, int64_t num_rows) {
+  args.num_rows = num_rows;
+  if (args.x != nullptr) args.x += row * args.x_stride;
+  if (args.x_bf16 != nullptr) args.x_bf16 += row * args.parts[0].weights.num_cols;
+  args.out += row * args.out_stride;
+  QuantizedRows& x = args.quantized;
+  if (x.codes == nullptr) return args;
+  const int64_t num_blocks = row * (x.num_cols / kBlockSize);
+  x.codes += num_blocks * kBlockSize;
+  if (x.low != nullptr) x.low += num_blocks * kBlockSize;
+  x.scales += num_blocks * (x.fine ? 2 : 1);
+  x.sums += num_blocks;
+  x.half_sums += num_blocks * 2;
+  return args;
+}
 
 void CheckLinear(const KernelContext& context, const LinearArgs& args) {
   CheckArgument(args.num_parts >= 1 && args.num_parts <= kMaxParts, "linear: 1 to 8 parts");
@@ -108,7 +108,7 @@ void Linear(const KernelContext& context, const LinearArgs& args) {
     const LinearPart& part = args.parts[p];
     const int64_t num_tiles = NumTiles(part.weights.num_rows);
     const int64_t begin = (task - first_task[p]) * tiles_per_task[p];
-    RunTiles(context, args, part, {begin, std::min(num_tiles, begin + tiles_per_task[p])});
+    RunLinearTiles(context, args, part, {begin, std::min(num_tiles, begin + tiles_per_task[p])});
   });
 }
 
@@ -126,7 +126,7 @@ void LinearTiles(const KernelContext& context, const LinearArgs& args, std::span
     for (int64_t begin = range.begin; begin < range.end; begin += per_task) tasks.push_back({begin, std::min(range.end, begin + per_task)});
   }
   context.pool->ParallelFor(static_cast<int64_t>(tasks.size()), context.num_threads,
-                            [&](int64_t task) { RunTiles(context, args, args.parts[0], tasks[static_cast<size_t>(task)]); });
+                            [&](int64_t task) { RunLinearTiles(context, args, args.parts[0], tasks[static_cast<size_t>(task)]); });
 }
 
 void LinearRowTiles(const KernelContext& context, const LinearArgs& args, std::span<const RowTiles> entries) {
@@ -143,7 +143,7 @@ void LinearRowTiles(const KernelContext& context, const LinearArgs& args, std::s
   const std::vector<size_t> tasks = CutIntoTasks(entries, TilesPerTask(context, w, all_tiles, all_tiles), &pieces);
   context.pool->ParallelFor(static_cast<int64_t>(tasks.size()) - 1, context.num_threads, [&](int64_t task) {
     for (size_t i = tasks[static_cast<size_t>(task)]; i < tasks[static_cast<size_t>(task) + 1]; ++i) {
-      RunTiles(context, WithRows(args, pieces[i].row, pieces[i].num_rows), args.parts[0], pieces[i].tiles);
+      RunLinearTiles(context, LinearOfRows(args, pieces[i].row, pieces[i].num_rows), args.parts[0], pieces[i].tiles);
     }
   });
 }

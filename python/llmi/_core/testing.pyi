@@ -50,6 +50,20 @@ def gated_linear_forms(
     num_threads: int = 1,
     bits: int = 8,
 ) -> _Forms: ...
+def route(table: str, logits: _F32, **fields: Any) -> tuple[NDArray[np.int32], _F32]: ...
+def mix_experts(
+    table: str,
+    dtype: str,
+    data: bytes,
+    bias: _F32 | None,
+    x: _F32,
+    chosen: NDArray[np.int32],
+    weights: _F32,
+    num_experts: int,
+    *,
+    num_threads: int = 1,
+    bits: int = 8,
+) -> _F32: ...
 def embedding(table: str, matrix: PackedMatrix, token_ids: Sequence[int], scale: float, /) -> _F32: ...
 def read_matrix(path: str, name: str, quantization: str) -> tuple[str, _F32]: ...
 def dequantize_row(dtype: str, data: bytes, num_values: int, /) -> _F32: ...

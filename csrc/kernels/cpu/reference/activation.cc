@@ -7,8 +7,7 @@ namespace llmi::reference {
 
 void activate(const ActivationArgs& args, const float* x, const float* up, int64_t size, float* out) {
   for (int64_t i = 0; i < size; ++i) {
-    const float value = Activated(args, x[i]);
-    out[i] = up != nullptr ? value * up[i] : value;
+    out[i] = up != nullptr ? GatedActivated(args, x[i], up[i]) : Activated(args, x[i]);
   }
 }
 

@@ -45,9 +45,16 @@ LLMI_HD inline float Activated(const ActivationArgs& args, float x) {
     case Activation::kGelu: return GeluF32(x);
     case Activation::kRelu: return ReluF32(x);
     case Activation::kRelu2: return ReluF32(x) * ReluF32(x);
-    case Activation::kXielu: break;
+    case Activation::kXielu:
+    case Activation::kSwigluClamped: break;
   }
   return XieluF32(x, args.parameters[0], args.parameters[1], args.parameters[2], args.parameters[3]);
+}
+
+// act(x) * up.
+LLMI_HD inline float GatedActivated(const ActivationArgs& args, float x, float up) {
+  if (args.activation != Activation::kSwigluClamped) return Activated(args, x) * up;
+  return SwigluClampedF32(x, up, args.parameters[0], args.parameters[1], args.parameters[2]);
 }
 
 LLMI_HD inline void RotatePair(float* x1, float* x2, float cosine, float sine) {

@@ -125,9 +125,12 @@ inline int64_t ActivateLanes(const ActivationArgs& args, const float* x, const f
     case Activation::kGelu: return ActivateLanes(x, up, size, out, [](F32x16 a) { return Gelu(a); });
     case Activation::kRelu: return ActivateLanes(x, up, size, out, [](F32x16 a) { return Relu(a); });
     case Activation::kRelu2: return ActivateLanes(x, up, size, out, [](F32x16 a) { return Mul(Relu(a), Relu(a)); });
-    case Activation::kXielu: break;
+    case Activation::kXielu: return ActivateLanes(x, up, size, out, [&](F32x16 a) { return Xielu(a, args.parameters); });
+    case Activation::kSwigluClamped: break;
   }
-  return ActivateLanes(x, up, size, out, [&](F32x16 a) { return Xielu(a, args.parameters); });
+  int64_t i = 0;
+  for (; i + 16 <= size; i += 16) Store(out + i, SwigluClamped(Load(x + i), Load(up + i), args.parameters));
+  return i;
 }
 
 }  // namespace

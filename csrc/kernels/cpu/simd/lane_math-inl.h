@@ -89,6 +89,14 @@ inline F32x16 Xielu(F32x16 x, const float* parameters) {
   return SelectLess(Zero(), x, Fma(Mul(Set1(parameters[0]), x), x, linear), Fma(Sub(Expm1(bounded), x), Set1(parameters[1]), linear));
 }
 
+// parameters: limit, alpha, plus.
+inline F32x16 SwigluClamped(F32x16 gate, F32x16 up, const float* parameters) {
+  const F32x16 limit = Set1(parameters[0]);
+  const F32x16 g = Min(limit, gate);
+  const F32x16 u = Max(Set1(0.0f - parameters[0]), Min(limit, up));
+  return Mul(Div(g, Add(Set1(1.0f), Exp(Sub(Zero(), Mul(Set1(parameters[1]), g))))), Add(u, Set1(parameters[2])));
+}
+
 inline F32x16 SoftCap(F32x16 x, float cap) {
   const F32x16 e = Exp(Mul(Set1(2.0f), Div(x, Set1(cap))));
   return Mul(Set1(cap), Sub(Set1(1.0f), Div(Set1(2.0f), Add(Set1(1.0f), e))));

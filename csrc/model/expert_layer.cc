@@ -1,0 +1,132 @@
+#include "model/expert_layer.h"
+
+#include <algorithm>
+#include <iterator>
+#include <vector>
+
+#include "kernels/ops/activation.h"
+#include "kernels/ops/experts.h"
+#include "kernels/ops/route.h"
+#include "model/mlp_layer.h"
+
+namespace llmi {
+namespace {
+
+// One row of a linear layer for each row, multiplied in fp32: the router, and the gate of the shared expert.
+void FloatLinear(const LayerPass& pass, const LinearWeights& layer, const float* x, int64_t num_rows, float* out) {
+  Linear(pass.context, ArgsOf(PartsOf({&layer}), x, {}, num_rows, out, layer.matrix.view().num_rows, false));
+}
+
+struct Routed {
+  ExpertPairs pairs;
+  const float* weights;  // [rows, used]
+};
+
+Routed RouteRows(const LayerPass& pass, const MoeSpec& moe, const LayerWeights& weights, const float* x, int64_t num_rows) {
+  float* logits = Floats(pass.context, pass.workspace.router, RouterFloats(moe, num_rows));
+  float* chosen_weights = logits + num_rows * moe.num_experts;
+  auto* integers = reinterpret_cast<int32_t*>(Floats(pass.context, pass.workspace.pairs, PairIntegers(moe, num_rows)));
+  const int64_t num_pairs = num_rows * moe.num_used;
+  FloatLinear(pass, weights.router, x, num_rows, logits);
+  const RouterSpec& router = moe.router;
+  Route(pass.context, {.score = router.score,
+                       .group_score = router.group_score,
+                       .renormalise = router.renormalise,
+                       .num_experts = moe.num_experts,
+                       .num_used = moe.num_used,
+                       .num_groups = router.num_groups,
+                       .used_groups = router.used_groups,
+                       .least_sum = static_cast<float>(router.least_sum),
+                       .sum_epsilon = static_cast<float>(router.sum_epsilon),
+                       .factor = static_cast<float>(router.factor),
+                       .mixer_threshold = static_cast<float>(router.mixer_threshold),
+                       .num_rows = num_rows,
+                       .logits = logits,
+                       .choice_bias = weights.choice_bias.data(),
+                       .experts = integers,
+                       .weights = chosen_weights});
+  const ExpertPairs pairs = {.num_experts = moe.num_experts,
+                             .num_used = moe.num_used,
+                             .num_rows = num_rows,
+                             .experts = integers,
+                             .first = integers + 3 * num_pairs,
+                             .rows = integers + num_pairs,
+                             .places = integers + 2 * num_pairs};
+  SortPairs(pass.context, pairs);
+  return {pairs, chosen_weights};
+}
+
+// The matrix of an expert with `rows` rows, as a part whose outputs begin at `column`.
+LinearPart ExpertPart(const LinearWeights& layer, int64_t rows, int64_t column) {
+  LinearPart part = {.weights = layer.matrix.view(), .bias = layer.bias.data(), .out_column = column};
+  part.weights.num_rows = rows;
+  return part;
+}
+
+// mixed [rows, hidden] = the weighted sum of each row's experts.
+void MixExperts(const LayerPass& pass, const MoeSpec& moe, const MlpWeights& weights, const Routed& routed, const MlpInput& input,
+                float* mixed) {
+  const KernelContext& context = pass.context;
+  const MlpSpec& expert = moe.expert;
+  const int64_t hidden = pass.spec.hidden_size;
+  const int64_t num_pairs = routed.pairs.num_pairs();
+  const PackedMatrix& gate = expert.gated ? weights.gate.matrix : weights.up.matrix;
+  const LinearInput forms = MakeInput(context, num_pairs, {&gate, &weights.up.matrix}, false, pass.workspace.gathered_forms);
+  float* gathered = Floats(context, pass.workspace.gathered, num_pairs * hidden);
+  const bool reads_floats = !IsQuantizedPacked(gate.view().type) || !IsQuantizedPacked(weights.up.matrix.view().type);
+  GatherPairs(context, routed.pairs, input.x, input.forms, hidden, reads_floats ? gathered : nullptr, forms);
+
+  const int64_t width = GateUpSize(expert);
+  float* gate_up = Floats(context, pass.workspace.gate_up, num_pairs * width);
+  std::vector<LinearPart> parts;
+  if (expert.gated) parts.push_back(ExpertPart(weights.gate, expert.size, 0));
+  parts.push_back(ExpertPart(weights.up, expert.size, width - expert.size));
+  ExpertLinear(context, routed.pairs, ArgsOf(parts, gathered, forms, num_pairs, gate_up, width, false));
+
+  float* activated = Floats(context, pass.workspace.activated, num_pairs * expert.size);
+  const LinearInput inner = MakeInput(context, num_pairs, {&weights.down.matrix}, false, pass.workspace.activated_forms);
+  ActivationArgs activation = {
+      .activation = expert.activation, .gated = expert.gated, .x = gate_up, .num_rows = num_pairs, .size = expert.size, .out = activated};
+  std::copy(std::begin(weights.activation_parameters), std::end(weights.activation_parameters), std::begin(activation.parameters));
+  Activate(context, activation, inner);
+
+  const std::vector<LinearPart> down = {ExpertPart(weights.down, hidden, 0)};
+  ExpertLinear(context, routed.pairs, ArgsOf(down, activated, inner, num_pairs, gathered, hidden, false));
+  AddPairs(context, routed.pairs, routed.weights, gathered, hidden, mixed);
+}
+
+// Adds the shared expert of the rows to `mixed`. gates: [rows], scratch.
+void AddShared(const LayerPass& pass, const MlpSpec& mlp, const LayerWeights& weights, const MlpInput& input, const RowRange& rows,
+               float* gates, float* mixed) {
+  const int64_t hidden = pass.spec.hidden_size;
+  const bool has_gate = weights.shared_gate.matrix.num_bytes() > 0;
+  if (has_gate) FloatLinear(pass, weights.shared_gate, input.x, rows.count, gates);
+  const MlpInner inner = InnerRows(pass, mlp, weights.mlp, input, rows.count);
+  float* out = pass.normed + rows.begin * hidden;  // the MLP's input, which is not needed any more
+  Linear(pass.context, ArgsOf(PartsOf({&weights.mlp.down}), inner.values, inner.forms, rows.count, out, hidden, false));
+  AddGated(pass.context, out, has_gate ? gates : nullptr, rows.count, hidden, mixed);
+}
+
+}  // namespace
+
+void ExpertLayer(const LayerPass& pass, int64_t layer, const LayerWeights& weights, ExpertUse* use) {
+  const LayerSpec& spec = pass.spec.layers[static_cast<size_t>(layer)];
+  const MoeSpec& moe = spec.moe;
+  for (int64_t begin = 0; begin < pass.num_rows; begin += kMlpRows) {
+    const RowRange rows{begin, std::min(kMlpRows, pass.num_rows - begin)};
+    const PackedMatrix& gate = moe.expert.gated ? weights.experts.gate.matrix : weights.experts.up.matrix;
+    const MlpInput input =
+        ReadMlpRows(pass, spec, weights, rows, {&gate, &weights.experts.up.matrix, &weights.mlp.gate.matrix, &weights.mlp.up.matrix});
+    const Routed routed = RouteRows(pass, moe, weights, input.x, rows.count);
+    use->Count(layer, rows.begin, routed.pairs);
+    float* mixed = Floats(pass.context, pass.workspace.mixed, rows.count * pass.spec.hidden_size);
+    MixExperts(pass, moe, weights.experts, routed, input, mixed);
+    if (spec.mlp.size > 0) {
+      float* gates = pass.workspace.router.as<float>() + rows.count * (moe.num_experts + moe.num_used);
+      AddShared(pass, spec.mlp, weights, input, rows, gates, mixed);
+    }
+    AddRowsToStream(pass, rows, mixed, {spec.post_mlp_norm, weights.post_mlp_norm}, spec.residual_scale);
+  }
+}
+
+}  // namespace llmi

@@ -1,0 +1,15 @@
+// The experts of one layer and the shared one, kMlpRows rows at a time.
+//
+// A row's sum is: its experts in ascending order, each times its weight; then the shared expert, times its gate; then the norm after the
+// MLP and the residual, as in a dense layer.
+#pragma once
+
+#include "model/expert_use.h"
+#include "model/layer_pass.h"
+
+namespace llmi {
+
+// Adds the experts of the layer to the residual stream, and counts in `use` which of them the rows used. layer: its number.
+void ExpertLayer(const LayerPass& pass, int64_t layer, const LayerWeights& weights, ExpertUse* use);
+
+}  // namespace llmi
