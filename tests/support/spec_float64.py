@@ -18,6 +18,12 @@ def sigmoid(x: Array) -> Array:
     return 1 / (1 + np.exp(-x))
 
 
+def softmax(x: Array) -> Array:
+    x = np.exp(x - x.max(-1, keepdims=True))
+    result: Array = x / x.sum(-1, keepdims=True)
+    return result
+
+
 def erf(x: Array) -> Array:
     return np.vectorize(math.erf, otypes=[np.float64])(x)
 
@@ -41,17 +47,28 @@ def activate(name: str, x: Array, scalars: list[float]) -> Array:
 
 
 class Interpreter:
-    """Runs a spec on tensors by name; the steps are listed as spec.h lists the fields."""
+    """Runs a spec on tensors by name; the steps are listed as spec.h lists the fields.
+
+    `margin` is how near a router came to another choice so far: of scores, of groups, of the sparse mixer's threshold.
+    """
 
     def __init__(self, spec: Spec, tensors: dict[str, Array]) -> None:
         self.spec, self.tensors = spec, tensors
         self.heads, self.kv_heads = spec["num_heads"], spec["num_kv_heads"]
         self.head_dim: int = spec["head_dim"]
+        self.margin = math.inf
 
-    def rows(self, binding: Spec, count: int) -> Array:
-        """The first `count` rows of a role's matrix, or elements of its vector."""
-        stored = self.tensors[binding["name"]].astype(np.float64)
-        stored = stored.T if binding.get("transposed") else stored
+    def rows(self, binding: Spec, count: int, expert: int = 0) -> Array:
+        """The first `count` rows of a role's matrix, or elements of its vector; of one expert, if the tensor is all experts'."""
+        stored = self.tensors[binding["name"].replace("{expert}", str(expert))].astype(np.float64)
+        if stored.ndim == 3:
+            stored = stored.swapaxes(1, 2) if binding.get("transposed") else stored
+            stored = stored.reshape(-1, stored.shape[-1])
+            return self.ordered(stored, binding, (expert + 1) * count)[expert * count :]
+        return self.ordered(stored.T if binding.get("transposed") else stored, binding, count)
+
+    def ordered(self, stored: Array, binding: Spec, count: int) -> Array:
+        """The first `count` rows in a role's order."""
         order = binding.get("order", {})
         head_rows, pairs = order.get("head_rows", 0), order.get("adjacent_pairs", 0)
         places = np.arange(count)
@@ -62,9 +79,18 @@ class Interpreter:
         result: Array = stored[order.get("first_row", 0) + places] + binding.get("plus", 0.0)
         return result
 
-    def linear(self, spec: Spec, x: Array, size: int) -> Array:
-        out = x @ self.rows(spec["weight"], size).T
-        return out + self.rows(spec["bias"], size) if "bias" in spec else out
+    def linear(self, spec: Spec, x: Array, size: int, expert: int = 0) -> Array:
+        out = x @ self.rows(spec["weight"], size, expert).T
+        if "bias" not in spec:
+            return out
+        return out + self.bias(spec["bias"], size, expert)
+
+    def bias(self, binding: Spec, size: int, expert: int) -> Array:
+        """A vector; of all experts' [experts, size] this one's."""
+        stored = self.tensors[binding["name"].replace("{expert}", str(expert))].astype(np.float64)
+        if stored.ndim == 1:
+            return self.ordered(stored, binding, size)
+        return self.ordered(stored.reshape(-1), binding, (expert + 1) * size)[expert * size :]
 
     def norm(self, spec: Spec, x: Array, own_weights: bool = False) -> Array:
         """Over the last axis. own_weights: x is [rows, heads, size], and each head has weights of its own."""
@@ -86,8 +112,14 @@ class Interpreter:
 
     def rotate(self, rope: Spec, x: Array) -> Array:
         size = rope["rotary_dim"]
-        angles = np.arange(len(x))[:, None] * rope.get("theta", 10000.0) ** (-np.arange(0, size, 2) / size)[None]
-        angles = angles / rope.get("linear_factor", 1.0)
+        frequencies = rope.get("theta", 10000.0) ** (-np.arange(0, size, 2) / size) / rope.get("linear_factor", 1.0)
+        if "yarn_factor" in rope:
+            low, high = rope.get("yarn_low", 0.0), rope.get("yarn_high", 0.0)
+            stretched = np.clip((np.arange(size // 2) - low) / (high - low), 0, 1)
+            frequencies = frequencies * (1 - stretched) + frequencies / rope["yarn_factor"] * stretched
+        if "frequency_divisors" in rope:
+            frequencies = frequencies / np.array(rope["frequency_divisors"])
+        angles = np.arange(len(x))[:, None] * frequencies
         magnitude = rope.get("magnitude", 1.0)
         cosine, sine = (np.cos(angles) * magnitude)[:, None], (np.sin(angles) * magnitude)[:, None]
         sine = -sine if rope.get("reversed") else sine
@@ -148,15 +180,79 @@ class Interpreter:
         out = self.norm(spec.get("output_norm", {}), out.reshape(num_rows, -1))
         return self.linear(spec["output"], out, self.spec["hidden_size"])
 
-    def mlp(self, spec: Spec, x: Array) -> Array:
-        scalars = [float(self.rows(binding, 1)[0]) for binding in spec.get("activation_scalars", [])]
+    def mlp(self, spec: Spec, x: Array, expert: int = 0) -> Array:
+        scalars = [float(self.rows(binding, 1)[0]) for binding in spec.get("activation_scalars", [])] or spec.get("activation_values", [])
         name = spec.get("activation", "silu")
-        up = self.linear(spec["up"], x, spec["size"])
-        if spec.get("gated", True):
-            inner = activate(name, self.linear(spec["gate"], x, spec["size"]), scalars) * up
+        up = self.linear(spec["up"], x, spec["size"], expert)
+        if name == "swiglu_clamped":
+            limit, alpha, plus = scalars
+            gate = np.minimum(self.linear(spec["gate"], x, spec["size"], expert), limit)
+            inner = (np.clip(up, -limit, limit) + plus) * gate * sigmoid(alpha * gate)
+        elif spec.get("gated", True):
+            inner = activate(name, self.linear(spec["gate"], x, spec["size"], expert), scalars) * up
         else:
             inner = activate(name, up, scalars)
-        return self.linear(spec["down"], self.norm(spec.get("inner_norm", {}), inner), self.spec["hidden_size"])
+        return self.linear(spec["down"], self.norm(spec.get("inner_norm", {}), inner), self.spec["hidden_size"], expert)
+
+    def routed(self, spec: Spec, logits: Array, used: int) -> Array:
+        """Each expert's weight, [rows, experts]; 0 where it is not chosen."""
+        kind = spec.get("score", "softmax")
+        bias = self.tensors[spec["choice_bias"]["name"]].reshape(-1).astype(np.float64) if "choice_bias" in spec else 0.0
+        if kind == "sparse_mixer":
+            return self.mixed(logits, spec["mixer_threshold"])
+        scores = {"softmax": softmax, "sigmoid": sigmoid, "softmax_chosen": lambda logits: logits}[kind](logits)
+        allowed = self.grouped(spec, scores + bias)
+        chosen = self.largest(np.where(allowed, scores + bias, -np.inf), used)
+        if kind == "softmax_chosen":
+            return softmax(np.where(chosen, scores, -np.inf))
+        weights = np.where(chosen, scores, 0.0)
+        if spec.get("renormalise"):
+            total = np.maximum(weights.sum(-1, keepdims=True), spec.get("least_sum", 0.0)) + spec.get("sum_epsilon", 0.0)
+            weights = weights / total
+        result: Array = weights * spec.get("factor", 1.0)
+        return result
+
+    def largest(self, scores: Array, count: int) -> Array:
+        """Which are among the `count` largest of a row; of equal ones the first."""
+        order = np.argsort(-scores, axis=-1, kind="stable")
+        if count < scores.shape[-1]:
+            self.margin = min(self.margin, float(-np.diff(np.take_along_axis(scores, order[:, count - 1 : count + 1], -1)).max()))
+        chosen = np.zeros(scores.shape, bool)
+        np.put_along_axis(chosen, order[:, :count], True, -1)
+        return chosen
+
+    def grouped(self, spec: Spec, scores: Array) -> Array:
+        """Which experts are in the best groups."""
+        number, used = spec.get("num_groups", 1), spec.get("used_groups", 1)
+        parts = np.sort(scores.reshape(len(scores), number, -1), -1)
+        best = parts[..., -2:].sum(-1) if spec.get("group_score") == "top2" else parts[..., -1]
+        return np.repeat(self.largest(best, used), parts.shape[-1], -1) if used < number else np.ones(scores.shape, bool)
+
+    def mixed(self, logits: Array, threshold: float) -> Array:
+        """Phi-MoE's two: the best, then the best of the others; each weighs its softmax among those within the threshold."""
+        weights, left = np.zeros(logits.shape), logits
+        for _ in range(2):
+            best = self.largest(left, 1)
+            top = left.max(-1, keepdims=True)
+            far = (top - logits) / np.maximum(np.abs(logits), top)
+            self.margin = min(self.margin, float(np.abs(far - threshold).min()))
+            weights += np.where(best, softmax(np.where(far > threshold, -np.inf, left)), 0.0)
+            left = np.where(best, -np.inf, left)
+        return weights
+
+    def moe(self, layer: Spec, x: Array) -> Array:
+        """The chosen experts' outputs by weight, and the shared expert's."""
+        spec = layer["moe"]
+        weights = self.routed(spec["router"], self.linear(spec["router"]["linear"], x, spec["num_experts"]), spec["num_used"])
+        out = sum(weights[:, [expert]] * self.mlp(spec["expert"], x, expert) for expert in range(spec["num_experts"]))
+        if layer.get("mlp", {}).get("size"):
+            gate = sigmoid(self.linear(spec["shared_gate"], x, 1)) if "shared_gate" in spec else 1.0
+            out = out + gate * self.mlp(layer["mlp"], x)
+        result: Array = out
+        return result
+
+    def block(self, spec: Spec, x: Array) -> Array:
+        return self.moe(spec, x) if "moe" in spec else self.mlp(spec["mlp"], x)
 
     def layer(self, spec: Spec, x: Array) -> Array:
         scale = spec.get("residual_scale", 1.0)
@@ -168,9 +264,9 @@ class Interpreter:
         attended = scale * norm("post_attention_norm", self.attention(spec["attention"], before))
         if spec.get("order") != "parallel":
             x = x + attended
-            return x + scale * norm("post_mlp_norm", self.mlp(spec["mlp"], norm("mlp_norm", x)))
+            return x + scale * norm("post_mlp_norm", self.block(spec, norm("mlp_norm", x)))
         read = before if spec.get("mlp_reads_attention_norm") else norm("mlp_norm", x)
-        return x + attended + scale * norm("post_mlp_norm", self.mlp(spec["mlp"], read))
+        return x + attended + scale * norm("post_mlp_norm", self.block(spec, read))
 
     def embed(self, tokens: list[int]) -> Array:
         spec = self.spec["embedding"]

@@ -129,6 +129,57 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "persimmon": {},
 }
 
+#: Models with experts. Of each seed every router is at least NEAREST from another choice (test_expert_cards.py).
+EXPERTS: dict[str, dict[str, Any]] = {
+    "mixtral": {"num_local_experts": 8, "num_experts_per_tok": 2} | WINDOWED,
+    "qwen2_moe": {
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 48,
+        "mlp_only_layers": [1],
+    },
+    "qwen3_moe": {
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "decoder_sparse_step": 2,
+        "norm_topk_prob": True,
+    },
+    "olmoe": {"num_experts": 8, "num_experts_per_tok": 2},
+    "gpt_oss": {
+        "num_local_experts": 8,
+        "num_experts_per_tok": 3,
+        "swiglu_limit": 0.8,
+        "rope_parameters": YARN | {"rope_theta": 150000.0, "truncate": False},
+    }
+    | WINDOWED,
+    "granitemoe": {"num_local_experts": 8, "num_experts_per_tok": 3} | MULTIPLIERS,
+    "granitemoeshared": {"num_local_experts": 8, "num_experts_per_tok": 3, "shared_intermediate_size": 48} | MULTIPLIERS,
+    "phimoe": {
+        "num_local_experts": 8,
+        "attention_bias": True,
+        "lm_head_bias": True,
+        "router_jitter_noise": 0.2,
+        # transformers' class takes the long factor of attention with the short ones of the frequencies: here they are the same
+        "rope_parameters": LONGROPE | {"long_factor": LONGROPE["short_factor"], "short_mscale": 1.3, "long_mscale": 1.25},
+    }
+    | WINDOWED,
+    "ernie4_5_moe": {"moe_num_experts": 8, "moe_k": 3, "moe_intermediate_size": 32, "intermediate_size": 128},
+    "glm4_moe": {
+        "n_routed_experts": 8,
+        "n_group": 4,
+        "topk_group": 2,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "use_qk_norm": True,
+        "attention_bias": True,
+        "routed_scaling_factor": 1.5,
+    },
+}
+NEAREST = 1e-4
+SEEDS = {"qwen2_moe": 2, "granitemoeshared": 1, "ernie4_5_moe": 2, "glm4_moe": 2}
+
 UNEVEN = {"sliding_window": WINDOW + 1}
 #: Mistakes that a reader of these families could make, as changes of the config: each must move the logits, else the tiny model does not
 #: test it.
@@ -202,7 +253,7 @@ def config_of(name: str, **changes: Any) -> Any:
     """The config, as an object of the family's class."""
     from transformers import AutoConfig
 
-    special = FAMILIES[name]
+    special = (FAMILIES | EXPERTS)[name]
     sizes = {} if special.items() >= OLD_SIZES.items() else SIZES
     if name in ("bloom", "opt"):
         sizes = {key: value for key, value in sizes.items() if key != "head_dim"}
@@ -234,9 +285,9 @@ def _write(name: str, path: Path, changes: dict[str, Any]) -> None:
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
-    torch.manual_seed(int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]))
+    torch.manual_seed(int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) + SEEDS.get(name, 0))
     config = config_of(name, **changes)
-    config._attn_implementation = "eager"
+    config._attn_implementation = config._experts_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -244,6 +295,9 @@ def _write(name: str, path: Path, changes: dict[str, Any]) -> None:
                 parameter.normal_(0, 1.2 / parameter.shape[-1] ** 0.5)
             else:
                 parameter.add_(0.1 * torch.randn_like(parameter))
+        for part, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if part.endswith("e_score_correction_bias"):  # one is a buffer, one has two dimensions
+                tensor.normal_(0, 0.1)
         model.save_pretrained(path)
         (path / "tokenizer.json").write_text(json.dumps(byte_tokenizer(257)))
         fp32 = model(torch.tensor([TOKENS]), use_cache=False).logits[0].numpy()

@@ -125,8 +125,10 @@ class Style:
         config.json's files store matrices as [columns, rows].
     head_norms : bool
         Queries and keys are normed.
-    names : mapping of str to str
-        Names by role in config.json's files, where they differ from Llama's.
+    experts : bool
+        Layers may have experts, which the card sets.
+    names, gguf_names : mapping of str to str
+        Names by role in config.json's files, where they differ from Llama's; in GGUF.
     """
 
     norm: NormKind = "rms"
@@ -142,7 +144,9 @@ class Style:
     gguf_pairs: bool = False
     transposed: bool = False
     head_norms: bool = False
+    experts: bool = False
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    gguf_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def dense(c: Config, style: Style, *, theta: float | None = 10000.0, partial: float = 1.0) -> ModelSpec:
@@ -161,6 +165,8 @@ def dense(c: Config, style: Style, *, theta: float | None = 10000.0, partial: fl
         A key is missing, of another kind or out of range.
     """
     spec = _sizes(c)
+    if not style.experts:
+        _refuse_experts(c)
     if theta is not None:
         spec.ropes = [rope_of(c, spec.head_dim, theta, partial)]
     return Tensors(c, style, spec).fill()
@@ -195,7 +201,6 @@ def _sizes(c: Config) -> ModelSpec:
         spec.vocab_size = c.integer("vocab_size")
         spec.max_position = c.integer("max_position_embeddings", 2048)
         _check_token_ids(c, spec.vocab_size)
-    _refuse_experts(c)
     return spec
 
 
@@ -203,7 +208,7 @@ def _refuse_experts(c: Config) -> None:
     keys = ["num_experts"] if c.is_gguf else ["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"]
     experts = max(c.optional_integer(key) or 0 for key in keys)
     if experts > 0:
-        c.unsupported("num_experts", f"mixture-of-experts models ({experts} experts) are not run yet")
+        c.unsupported("num_experts", f"{c.name('num_experts')}: {experts} experts of a family that has none")
 
 
 def _check_token_ids(c: Config, vocab_size: int) -> None:
@@ -229,7 +234,7 @@ class Tensors:
     def __init__(self, c: Config, style: Style, spec: ModelSpec) -> None:
         self.c, self.style, self.spec = c, style, spec
         own = {} if c.is_gguf else {**HF_NAMES, **HF_NORMS[style.order], **style.names}
-        self.names: Mapping[str, str] = GGUF_NAMES if c.is_gguf else own
+        self.names: Mapping[str, str] = {**GGUF_NAMES, **style.gguf_names} if c.is_gguf else own
         key, default = ("rms_norm_eps", 1e-6) if style.norm == "rms" else ("layer_norm_eps", 1e-5)
         self.eps = c.number(key) if c.is_gguf else c.number(key, default)
         if self.eps <= 0:

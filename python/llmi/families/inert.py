@@ -180,6 +180,9 @@ CONFIG_JSON: Final[list[Rule]] = [
     Rule("max_sequence_length", _TRAINING, family="llama"),
     Rule("is_causal", _NEUTRAL, (True,)),
     Rule("use_bidirectional_attention", _OFF, (False,)),
+    Rule("router_jitter_noise", _TRAINING, (), "mixtral"),
+    Rule("input_jitter_noise", _TRAINING, (), "phimoe"),
+    Rule("initial_context_length", "rope_scaling says it", (), "gpt_oss"),
     Rule("hidden_act", _NEUTRAL, ("gelu_pytorch_tanh",), family="gemma3"),
     Rule("hidden_act", _NEUTRAL, ("gelu_pytorch_tanh",), family="gemma2"),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from llmi.families.config import Config
 from llmi.families.dense import Style, Tensors, dense
+from llmi.families.experts import use_mixtral_experts
 from llmi.families.layers import FULL, SLIDING, bias, kinds_of, multiply, soft_cap, switched_windows, use_windows
 from llmi.families.registry import family
 from llmi.families.spec import ModelSpec, NormSpec, RopeSpec, TensorBinding
@@ -21,10 +22,15 @@ LLAMA_7B = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers"
 
 @family("llama", hf=["LlamaForCausalLM", "LLaMAForCausalLM"], gguf="llama", text_defaults=LLAMA_7B)
 def llama(c: Config) -> ModelSpec:
-    """Llama 2 and 3, SmolLM2, Yi, Falcon 3. Touvron et al., 2023; Grattafiori et al., 2024."""
+    """Llama 2 and 3, SmolLM2, Yi, Falcon 3; a GGUF with experts is a Mixtral. Touvron et al., 2023; Grattafiori et al., 2024."""
     if not c.is_gguf and c.find("use_sliding_window") is False:
         c.find("sliding_window"), c.find("max_window_layers")  # switched off
-    return dense(c, Style(biases=attention_biases(c) | {"mlp": bias(c, "mlp_bias")}, gguf_pairs=True))
+    has_experts = c.is_gguf and (c.optional_integer("num_experts") or 0) > 0
+    style = Style(biases=attention_biases(c) | {"mlp": bias(c, "mlp_bias")}, gguf_pairs=True, experts=has_experts)
+    spec = dense(c, style)
+    if has_experts:
+        use_mixtral_experts(c, spec, style)
+    return spec
 
 
 @family(
@@ -221,10 +227,7 @@ def arcee(c: Config) -> ModelSpec:
 def seed_oss(c: Config) -> ModelSpec:
     """Seed-OSS: biases of its own."""
     biases = {"qkv": bias(c, "attention_bias", True), "output": bias(c, "attention_out_bias"), "mlp": bias(c, "mlp_bias")}
-    spec = dense(c, Style(biases=biases))
-    for index, layer in enumerate(spec.layers if c.is_gguf else []):
-        layer.mlp_norm.weight.name = f"blk.{index}.post_attention_norm.weight"
-    return spec
+    return dense(c, Style(biases=biases, gguf_names={"mlp_norm": "post_attention_norm"}))
 
 
 @family("hunyuan_v1_dense", hf="HunYuanDenseV1ForCausalLM", gguf="hunyuan-dense", defaults={"rms_norm_eps": 1e-5})

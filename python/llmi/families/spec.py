@@ -12,7 +12,9 @@ import json
 from typing import Literal, TypeAlias
 
 NormKind: TypeAlias = Literal["rms", "layer"]
-Activation: TypeAlias = Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "xielu"]
+Activation: TypeAlias = Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "xielu", "swiglu_clamped"]
+RouterScore: TypeAlias = Literal["softmax", "softmax_chosen", "sigmoid", "sparse_mixer"]
+GroupScore: TypeAlias = Literal["max", "top2"]
 HeadNormSpan: TypeAlias = Literal["head", "projection"]
 GateKind: TypeAlias = Literal["none", "element", "head"]
 LayerOrder: TypeAlias = Literal["sequential", "parallel"]
@@ -117,6 +119,34 @@ class MlpSpec:
 
 
 @dataclasses.dataclass
+class RouterSpec:
+    """Which experts a row takes, and with which weights."""
+
+    linear: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    score: RouterScore = "softmax"
+    choice_bias: TensorBinding = dataclasses.field(default_factory=TensorBinding)
+    num_groups: int = 1
+    used_groups: int = 1
+    group_score: GroupScore = "max"
+    renormalise: bool = False
+    sum_epsilon: float = 0.0
+    least_sum: float = 0.0
+    factor: float = 1.0
+    mixer_threshold: float = 0.0
+
+
+@dataclasses.dataclass
+class MoeSpec:
+    """Experts of a layer, if there are any; the layer's MLP is then the shared expert."""
+
+    num_experts: int = 0
+    num_used: int = 0
+    router: RouterSpec = dataclasses.field(default_factory=RouterSpec)
+    expert: MlpSpec = dataclasses.field(default_factory=MlpSpec)
+    shared_gate: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+
+
+@dataclasses.dataclass
 class LayerSpec:
     """x = x + residual_scale * f(x) for attention and for the MLP, one after the other or both of the same x."""
 
@@ -129,6 +159,7 @@ class LayerSpec:
     residual_scale: float = 1.0
     attention: AttentionSpec = dataclasses.field(default_factory=AttentionSpec)
     mlp: MlpSpec = dataclasses.field(default_factory=MlpSpec)
+    moe: MoeSpec = dataclasses.field(default_factory=MoeSpec)
 
 
 @dataclasses.dataclass
