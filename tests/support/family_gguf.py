@@ -4,6 +4,7 @@ order of its rotation, norms with their shift, fused tensors taken apart."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,20 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "glm": ("chatglm", {}),
     "internlm3": ("llama", {}),
 }
+#: The same of models with experts. llama.cpp has no layers without experts between those of Qwen's, and one limit of gpt-oss' SwiGLU.
+EXPERTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mixtral": ("llama", {"sliding_window": None}),
+    "qwen2_moe": ("qwen2moe", {"mlp_only_layers": []}),
+    "qwen3_moe": ("qwen3moe", {"decoder_sparse_step": 1}),
+    "olmoe": ("olmoe", {}),
+    "gpt_oss": ("gpt-oss", {"swiglu_limit": 7.0}),
+    "granitemoe": ("granitemoe", {}),
+    "granitemoeshared": ("granitemoe", {}),
+    "ernie4_5_moe": ("ernie4_5-moe", {}),
+    "glm4_moe": ("glm4moe", {}),
+}
 #: Whose rotated rows the converter puts into adjacent pairs; others have them so already, or rotate halves in llama.cpp too.
-PERMUTED = {"llama", "olmo", "mistral3", "smollm3", "granite", "granite_swa", "arcee"}
+PERMUTED = {"llama", "olmo", "mistral3", "smollm3", "granite", "granite_swa", "arcee", "granitemoe"}
 #: Names that the gguf package's table lacks for these architectures.
 EXTRA_NAMES = {"self_attn.sinks": "attn_sinks", "lm_head": "output", "query_layernorm": "attn_q_norm", "key_layernorm": "attn_k_norm",
                "attn_sub_norm": "attn_sub_norm", "ffn_sub_norm": "ffn_sub_norm"}  # fmt: skip
@@ -71,8 +84,37 @@ def _by_kind(rows: Array, heads: int) -> Array:
     return np.concatenate([parts[:, kind].reshape(-1, *rows.shape[1:]) for kind in range(3)])
 
 
+def _stacked(stored: dict[str, Array]) -> dict[str, Array]:
+    """All experts' matrices of one role in one tensor; gate and up apart; names that the gguf package's table has."""
+    found: dict[str, Array] = {}
+    each: dict[str, list[Array]] = {}
+    for name, tensor in stored.items():
+        if number := re.search(r"\.experts\.(\d+)\.", name):
+            parts = each.setdefault(name.replace(number[0], ".experts."), [])
+            assert len(parts) == int(number[1]), "experts lie in ascending order"
+            parts.append(tensor)
+            continue
+        stem = name.rpartition(".")[0]
+        if name.endswith("_linear.weight"):  # Granite's
+            gate, up = np.split(tensor, 2, axis=-2)
+            halves = {"gate_proj": gate, "up_proj": up} if "input_linear" in name else {"down_proj": tensor}
+            place = stem.replace("block_sparse_moe", "mlp.experts").replace("shared_mlp", "mlp.shared_experts").rpartition(".")[0]
+            found |= {f"{place}.{part}.weight": matrix for part, matrix in halves.items()}
+        elif ".mlp.experts." in name:  # gpt-oss': columns of gate and up in turn
+            suffix, matrix = ("bias", tensor) if name.endswith("_bias") else ("weight", tensor.swapaxes(1, 2))
+            halves = {"gate_proj": matrix[:, ::2], "up_proj": matrix[:, 1::2]} if "gate_up" in name else {"down_proj": matrix}
+            found |= {f"{stem}.{part}.{suffix}": matrix for part, matrix in halves.items()}
+        elif name.endswith("e_score_correction_bias"):
+            found[name.replace("_bias", ".bias")] = tensor.reshape(-1)
+        else:
+            found[name] = tensor
+    return found | {name: np.stack(parts) for name, parts in each.items()}
+
+
 def _tensors(name: str, arch: str, config: dict[str, Any], stored: dict[str, Array]) -> dict[str, Array]:
     import gguf
+
+    stored = _stacked(stored)
 
     number = (
         next(number for number, text in gguf.MODEL_ARCH_NAMES.items() if text == arch) if arch != "granite_swa" else gguf.MODEL_ARCH.GRANITE
@@ -163,6 +205,28 @@ KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
+#: Of layers with experts; what the converter writes for each family that has the key.
+_EXPERT_KEYS = {
+    "num_local_experts": "expert_count",
+    "num_experts": "expert_count",
+    "n_routed_experts": "expert_count",
+    "moe_num_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_k": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+    "shared_intermediate_size": "expert_shared_feed_forward_length",
+    "n_shared_experts": "expert_shared_count",
+    "moe_num_shared_experts": "expert_shared_count",
+    "first_k_dense_replace": "leading_dense_block_count",
+    "moe_layer_start_index": "leading_dense_block_count",
+    "moe_layer_interval": "interleave_moe_layer_step",
+    "n_group": "expert_group_count",
+    "topk_group": "expert_group_used_count",
+    "routed_scaling_factor": "expert_weights_scale",
+}
+
+
 def metadata_of(config: dict[str, Any], arch: str, stored: dict[str, Array]) -> dict[str, Any]:
     """Without the architecture's name in front."""
     heads = config.get("num_attention_heads") or config["n_head"]
@@ -176,12 +240,21 @@ def metadata_of(config: dict[str, Any], arch: str, stored: dict[str, Array]) -> 
         "attention.head_count_kv": 1 if arch == "starcoder" else heads if no_groups else config["num_key_value_heads"],
         "feed_forward_length": 4 * hidden if arch == "bloom" else config.get("n_inner") or config["intermediate_size"],
     }
-    if arch in ("gemma2", "gemma3", "qwen3"):
+    fields |= {_EXPERT_KEYS[key]: config[key] for key in _EXPERT_KEYS if config.get(key)}
+    if arch == "gpt-oss":
+        fields["expert_feed_forward_length"] = config["intermediate_size"]
+    if arch == "ernie4_5-moe":
+        fields["expert_shared_feed_forward_length"] = config["intermediate_size"] // config["num_key_value_heads"]
+    if arch == "glm4moe":
+        fields |= {"expert_gating_func": 2, "expert_weights_norm": config["norm_topk_prob"]}
+    if arch in ("gemma2", "gemma3", "qwen3", "qwen3moe", "gpt-oss"):
         fields |= {"attention.key_length": config["head_dim"], "attention.value_length": config["head_dim"]}
     for key, (name, convert) in KEYS.items():
         if config.get(key) is not None and (key != "use_parallel_residual" or arch in ("stablelm", "gptneox")):
             fields[name] = convert(config[key])
-    if config.get("sliding_window") and config.get("layer_types") and arch not in ("qwen2", "qwen3", "smollm3"):
+    if arch == "gpt-oss":
+        fields["attention.sliding_window"] = config["sliding_window"]
+    elif config.get("sliding_window") and config.get("layer_types") and arch not in ("qwen2", "qwen3", "smollm3"):
         fields["attention.sliding_window"] = config["sliding_window"]
         fields["attention.sliding_window_pattern"] = [kind == "sliding_attention" for kind in config["layer_types"]]
     if arch == "olmo":
@@ -197,7 +270,7 @@ def write(name: str, directory: Path, path: Path) -> Path:
     import gguf
     from safetensors.numpy import load_file
 
-    arch, _ = FAMILIES[name]
+    arch, _ = (FAMILIES | EXPERTS)[name]
     config, stored = json.loads((directory / "config.json").read_text()), load_file(directory / "model.safetensors")
     writer = gguf.GGUFWriter(path, arch)
     add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string, list: writer.add_array}

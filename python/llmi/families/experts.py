@@ -97,12 +97,13 @@ class ExpertTensors:
 
 
 def sizes_of(c: Config, size_key: str = "moe_intermediate_size") -> tuple[int, int, int]:
-    """How many experts there are, how many a token takes, and the size of one."""
+    """How many experts there are, how many a token takes, and the size of one, by its key in config.json."""
     number, used = c.positive("num_experts"), c.positive("num_experts_per_tok")
     if used > number:
         c.refuse("num_experts_per_tok", f"{c.name('num_experts_per_tok')} = {used}, but there are {number} experts")
-    key = size_key if not c.is_gguf or c.has(size_key) else "intermediate_size"
-    return number, used, c.positive(key)
+    if c.is_gguf:
+        size_key = "moe_intermediate_size" if c.has("moe_intermediate_size") else "intermediate_size"
+    return number, used, c.positive(size_key)
 
 
 def groups_of(c: Config, number: int) -> tuple[int, int]:

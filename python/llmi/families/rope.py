@@ -22,10 +22,10 @@ _OTHER_NAMES: Final = {"su": "longrope", "mrope": "default"}
 _GGUF_TYPES: Final = ("none", "linear", "yarn", "longrope")
 
 
-def rope_of(c: Config, head_dim: int, theta: float = 10000.0, partial: float = 1.0) -> RopeSpec:
-    """The one table of a model. theta, partial: the family's values where the file has none."""
+def rope_of(c: Config, head_dim: int, theta: float = 10000.0, partial: float = 1.0, *, truncate: bool = True) -> RopeSpec:
+    """The one table of a model. theta, partial: the family's values where the file has none; truncate: YaRN's, which no GGUF has."""
     if c.is_gguf:
-        return _from_gguf(c, head_dim)
+        return _from_gguf(c, head_dim, truncate)
     parameters = c.object("rope_parameters")
     scaling = c.object("rope_scaling")
     inner = parameters or c
@@ -221,7 +221,7 @@ def _set_dynamic(c: Config, scaling: Config, rope: RopeSpec) -> None:
 # -- GGUF
 
 
-def _from_gguf(c: Config, head_dim: int) -> RopeSpec:
+def _from_gguf(c: Config, head_dim: int, truncate: bool = True) -> RopeSpec:
     """As in llama.cpp: the default type is linear, the factor may have its old name, and a factor of 0 means no scaling."""
     key = c.gguf_key
     rope = RopeSpec(theta=c.number(key("rope.freq_base"), 10000.0), rotary_dim=c.integer(key("rope.dimension_count"), head_dim))
@@ -241,7 +241,7 @@ def _from_gguf(c: Config, head_dim: int) -> RopeSpec:
     if kind == "linear" and factor != 0:
         rope.linear_factor = factor
     if kind == "yarn" and factor != 0:
-        _set_gguf_yarn(c, rope, factor)
+        _set_gguf_yarn(c, rope, factor, truncate)
     return rope
 
 
@@ -255,7 +255,7 @@ def _set_gguf_longrope(c: Config, rope: RopeSpec) -> None:
     rope.magnitude = c.number(key("rope.scaling.attn_factor"), 1.0)
 
 
-def _set_gguf_yarn(c: Config, rope: RopeSpec, factor: float) -> None:
+def _set_gguf_yarn(c: Config, rope: RopeSpec, factor: float, truncate: bool) -> None:
     key = c.gguf_key
     original = c.integer(key("rope.scaling.original_context_length"), c.positive("max_position_embeddings"))
     log_multiplier = c.number(key("rope.scaling.yarn_log_multiplier"), 0.0)
@@ -272,4 +272,4 @@ def _set_gguf_yarn(c: Config, rope: RopeSpec, factor: float) -> None:
             key("rope.scaling.factor"),
             f"{key('rope.scaling.factor')}, the original length and the betas must be positive, the base above 1",
         )
-    set_yarn_range(rope, factor, original, fast, slow)
+    set_yarn_range(rope, factor, original, fast, slow, truncate)

@@ -10,6 +10,7 @@ from llmi.families.experts import BLOCK_SPARSE, HF_EXPERTS, ExpertTensors, group
 from llmi.families.layers import FULL, SLIDING, bias, kinds_of, multiply, positive, use_windows
 from llmi.families.llama_like import attention_biases
 from llmi.families.registry import family
+from llmi.families.rope import rope_of
 from llmi.families.spec import LinearSpec, MlpSpec, ModelSpec, MoeSpec, RouterSpec, RowOrder, TensorBinding
 
 #: What transformers' class takes where a file names no scaling.
@@ -39,7 +40,8 @@ def gpt_oss(c: Config) -> ModelSpec:
     names = {"sinks": "self_attn.sinks"}
     gguf_norms = {"mlp_norm": "post_attention_norm"}
     style = Style(biases={"qkv": has, "output": has}, experts=True, names=names, gguf_names=gguf_norms)
-    spec = dense(c, style, theta=150000.0)
+    spec = dense(c, style, theta=None)
+    spec.ropes = [rope_of(c, spec.head_dim, 150000.0, truncate=False)]
     number, used, size = sizes_of(c, "intermediate_size")
     use_windows(
         c,
@@ -51,6 +53,7 @@ def gpt_oss(c: Config) -> ModelSpec:
     experts = ExpertTensors(tensors, {"router": "mlp.router"})
     clamp = [c.number("swiglu_limit", 7.0), c.number("swiglu_alpha", 1.702), 1.0]
     for index, layer in enumerate(spec.layers):
+        layer.attention.rope = 0
         layer.attention.sinks = TensorBinding(tensors.stem("sinks", index) + (".weight" if c.is_gguf else ""))
         expert = experts.expert(index, size) if c.is_gguf else _interleaved(c, experts.stem("mlp.experts.", index), size)
         expert.activation, expert.activation_values = "swiglu_clamped", clamp
@@ -85,7 +88,7 @@ def granitemoe(c: Config) -> ModelSpec:
     style = Style(biases=attention_biases(c), gguf_pairs=True, experts=True)
     spec = dense(c, style)
     multiply(c, spec)
-    number, used, size = sizes_of(c, "moe_intermediate_size" if c.is_gguf else "intermediate_size")
+    number, used, size = sizes_of(c, "intermediate_size")
     shared = c.integer("shared_expert_intermediate_size", 0)
     experts = ExpertTensors(Tensors(c, style, spec), {"router": "block_sparse_moe.router.layer"})
     for index in range(len(spec.layers)):
