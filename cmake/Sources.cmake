@@ -9,7 +9,7 @@ set(LLMI_CORE_SOURCES
   kernels/cpu/reference/attention.cc kernels/cpu/reference/embedding.cc
   kernels/cpu/reference/activation.cc kernels/cpu/reference/kv_write.cc
   kernels/cpu/reference/linear.cc kernels/cpu/reference/probe.cc kernels/cpu/reference/quantize_rows.cc
-  kernels/cpu/reference/norm.cc kernels/cpu/reference/rope.cc kernels/cpu/reference/row_ops.cc kernels/cpu/reference/vocab.cc
+  kernels/cpu/reference/norm.cc kernels/cpu/reference/rope.cc kernels/cpu/reference/route.cc kernels/cpu/reference/row_ops.cc kernels/cpu/reference/vocab.cc
   cache/block_pool.cc cache/kv_cache.cc cache/kv_groups.cc cache/kv_swap.cc cache/prefix_tree.cc
   model/checkpoints/awq.cc model/checkpoints/bitsandbytes.cc model/checkpoints/checkpoint.cc model/checkpoints/codes.cc
   model/checkpoints/compressed_tensors.cc model/checkpoints/fp8.cc model/checkpoints/gptq.cc

@@ -117,7 +117,7 @@ FloatArray TestMix(const std::string& table, const std::string& dtype, const py:
                 .quantized = to.quantized,
                 .out = values.data(),
                 .out_stride = size});
-  AddPairs(context, pairs, placed_weights.data(), values.data(), size, out.data());
+  MixPairs(context, pairs, placed_weights.data(), values.data(), size, out.data());
   FloatArray result({static_cast<py::ssize_t>(num_rows), static_cast<py::ssize_t>(size)});
   out.Fetch(result.mutable_data());
   return result;

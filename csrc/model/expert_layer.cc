@@ -92,7 +92,7 @@ void MixExperts(const LayerPass& pass, const MoeSpec& moe, const MlpWeights& wei
 
   const std::vector<LinearPart> down = {ExpertPart(weights.down, hidden, 0)};
   ExpertLinear(context, routed.pairs, ArgsOf(down, activated, inner, num_pairs, gathered, hidden, false));
-  AddPairs(context, routed.pairs, routed.weights, gathered, hidden, mixed);
+  MixPairs(context, routed.pairs, routed.weights, gathered, hidden, mixed);
 }
 
 // Adds the shared expert of the rows to `mixed`. gates: [rows], scratch.

@@ -171,6 +171,7 @@ def test_rope_of_padded_heads(table: str) -> None:
 
 
 XIELU = (0.8, 1.3, 0.5, -1e-6)  # a_p, a_n, b, eps
+CLAMPED = (3.0, 1.702, 1.0, 0.0)  # limit, alpha, plus
 
 
 def activated(name: str, x: Array) -> Array:
@@ -200,6 +201,21 @@ def test_activate(table: str, name: str, gated: bool) -> None:
     assert np.allclose(expected, exact * x[:, 75:] if gated else exact, rtol=2e-6, atol=1e-6)
     x[1, ::7] = np.nan
     assert np.array_equal(np.isnan(T.activate(table, name, x, gated, XIELU)), np.isnan(x[:, :75]) | (gated and np.isnan(x[:, -75:])))
+
+
+def test_clamped_swiglu(table: str) -> None:
+    x = rand(4, 150, scale=4.0)
+    x[0, :9] = [-200.0, 200.0, 0.0, -0.0, 1e-30, 3.0, -3.0, 3.1, -3.1]
+    x[0, 75:84] = [-200.0, 200.0, 0.0, -0.0, 1e-30, 3.0, -3.0, 3.1, -3.1]
+    expected = T.activate("reference", "swiglu_clamped", x, True, CLAMPED)
+    assert same(T.activate(table, "swiglu_clamped", x, True, CLAMPED), expected)
+    limit, alpha, plus, _ = CLAMPED
+    gate, up = np.minimum(x[:, :75].astype(np.float64), limit), np.clip(x[:, 75:].astype(np.float64), -limit, limit)
+    with np.errstate(over="ignore"):
+        assert np.allclose(expected, gate / (1 + np.exp(-alpha * gate)) * (up + plus), rtol=2e-6, atol=1e-6)
+    x[1, ::7] = np.nan
+    got = T.activate(table, "swiglu_clamped", x, True, CLAMPED)
+    assert np.array_equal(np.isnan(got), np.isnan(x[:, :75]) | np.isnan(x[:, 75:]))
 
 
 def test_gelu_of_either_tail() -> None:

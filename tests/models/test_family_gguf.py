@@ -23,7 +23,10 @@ def logits(path: Path) -> bytes:
     return bytes(rows.tobytes())
 
 
-@pytest.mark.parametrize("name", family_gguf.FAMILIES)
+ALL = family_gguf.FAMILIES | family_gguf.EXPERTS
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_a_gguf_has_the_bits_of_its_directory(name: str, tmp_path: Path, families: Path) -> None:
-    directory = make(name, families, **family_gguf.FAMILIES[name][1]).path
+    directory = make(name, families, **ALL[name][1]).path
     assert logits(family_gguf.write(name, directory, tmp_path / "model.gguf")) == logits(directory)

@@ -181,9 +181,9 @@ BUGS = [
     Mutant(
         "the residual is scaled before its norm",
         "csrc/model",
-        "AddToStream",
-        "scaled ? added : x, num_rows, hidden",
-        "x, num_rows, hidden",
+        "AddRowsToStream",
+        "scaled ? added : x, rows.count, hidden",
+        "x, rows.count, hidden",
         "engine/test_decoder_parts.py",
     ),
     Mutant(

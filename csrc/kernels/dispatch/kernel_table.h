@@ -13,6 +13,7 @@
 #include "kernels/ops/probe.h"
 #include "kernels/ops/quantize_rows.h"
 #include "kernels/ops/rope.h"
+#include "kernels/ops/route.h"
 #include "kernels/ops/row_ops.h"
 
 namespace llmi {
@@ -28,6 +29,7 @@ namespace llmi {
   X(norm, (const NormArgs& args, int64_t row_begin, int64_t row_end))                                                  \
   X(rope, (const RopeArgs& args, int64_t row_begin, int64_t row_end))                                                  \
   X(activate, (const ActivationArgs& args, const float* x, const float* up, int64_t size, float* out))                 \
+  X(route, (const RouteArgs& args, int64_t row_begin, int64_t row_end))                                                \
   X(add_scaled, (const float* x, int64_t count, float scale, float* out))                                              \
   X(scale, (float* x, int64_t count, float scale))                                                                     \
   X(gate, (const GateArgs& args, int64_t row_begin, int64_t row_end))                                                  \

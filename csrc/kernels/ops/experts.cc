@@ -125,7 +125,7 @@ void ExpertLinear(const KernelContext& context, const ExpertPairs& pairs, const 
   });
 }
 
-void AddPairs(const KernelContext& context, const ExpertPairs& pairs, const float* weights, const float* values, int64_t size, float* out) {
+void MixPairs(const KernelContext& context, const ExpertPairs& pairs, const float* weights, const float* values, int64_t size, float* out) {
   CheckHost(context);
   ParallelRows(context, pairs.num_rows, kMinPairValues / std::max<int64_t>(1, size * pairs.num_used), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {

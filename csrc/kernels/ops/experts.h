@@ -39,7 +39,7 @@ void ExpertLinear(const KernelContext& context, const ExpertPairs& pairs, const 
 
 // out [num_rows, size] = the sum of weight * values of the row's pairs, in ascending order of experts: sum = fma(weight, value, sum) from
 // zero. weights [num_rows, num_used]; values [pairs, size].
-void AddPairs(const KernelContext& context, const ExpertPairs& pairs, const float* weights, const float* values, int64_t size, float* out);
+void MixPairs(const KernelContext& context, const ExpertPairs& pairs, const float* weights, const float* values, int64_t size, float* out);
 
 // out = fma(sigmoid(gate), x, out), row by row; gates [num_rows], null: out = out + x. x, out [num_rows, size].
 void AddGated(const KernelContext& context, const float* x, const float* gates, int64_t num_rows, int64_t size, float* out);

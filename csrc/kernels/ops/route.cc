@@ -1,7 +1,7 @@
 #include "kernels/ops/route.h"
 
 #include "core/errors.h"
-#include "kernels/cpu/reference/route_row.h"
+#include "kernels/dispatch/kernel_table.h"
 #include "kernels/dispatch/row_tasks.h"
 
 namespace llmi {
@@ -14,10 +14,7 @@ void Route(const KernelContext& context, const RouteArgs& args) {
   const int64_t choice = args.num_experts / args.num_groups * args.used_groups;
   CheckArgument(args.num_used >= 1 && args.num_used <= choice, "route: more experts are used than there are");
   CheckArgument(args.score != RouterScore::kSparseMixer || args.num_used == 2, "route: the sparse mixer uses two experts");
-  ParallelRows(context, args.num_rows, 16, [&](int64_t begin, int64_t end) {
-    float keys[kMostExperts];
-    for (int64_t row = begin; row < end; ++row) reference::RouteRow(args, row, keys);
-  });
+  ParallelRows(context, args.num_rows, 16, [&](int64_t begin, int64_t end) { context.table->route(args, begin, end); });
 }
 
 }  // namespace llmi

@@ -120,7 +120,7 @@ class MlpSpec:
 
 @dataclasses.dataclass
 class RouterSpec:
-    """Which experts a row takes, and with which weights."""
+    """Which experts a row takes, and with which weights: csrc/kernels/ops/route.h."""
 
     linear: LinearSpec = dataclasses.field(default_factory=LinearSpec)
     score: RouterScore = "softmax"
@@ -137,7 +137,10 @@ class RouterSpec:
 
 @dataclasses.dataclass
 class MoeSpec:
-    """Experts of a layer, if there are any; the layer's MLP is then the shared expert."""
+    """Experts of a layer, if there are any. The layer's MLP is then the shared one, of size 0 if there is none, times sigmoid(shared_gate).
+
+    Bindings of `expert` name a tensor for each expert where they have "{expert}", or one tensor [num_experts, rows, columns].
+    """
 
     num_experts: int = 0
     num_used: int = 0
@@ -274,6 +277,9 @@ def _changed(part: object) -> object:
 
 
 def _names(part: object) -> list[str]:
+    if isinstance(part, MoeSpec):
+        of_experts = [name.replace("{expert}", str(i)) for name in _names(part.expert) for i in range(part.num_experts)]
+        return [*dict.fromkeys(of_experts), *_names(part.router), *_names(part.shared_gate)]
     if isinstance(part, TensorBinding):
         return [part.name] if part.name else []
     if isinstance(part, RopeSpec):
@@ -310,11 +316,13 @@ def _text(part: object) -> str:
 def _shown(layer: LayerSpec) -> str:
     """The lines of one layer."""
     lines = []
-    for name, part in (("", layer), ("attention.", layer.attention), ("mlp.", layer.mlp)):
+    moe = layer.moe
+    parts = (("attention.", layer.attention), ("mlp.", layer.mlp), ("moe.", moe), ("moe.router.", moe.router), ("moe.expert.", moe.expert))
+    for name, part in (("", layer), *parts):
         default = type(part)()
         for field in dataclasses.fields(part):
             value = getattr(part, field.name)
-            if value != getattr(default, field.name) and not isinstance(value, AttentionSpec | MlpSpec):
+            if value != getattr(default, field.name) and not isinstance(value, AttentionSpec | MlpSpec | MoeSpec | RouterSpec):
                 lines.append(f"    {name + field.name:32} {_text(value)}")
     return "\n".join(lines)
 

@@ -140,6 +140,9 @@ void activate(const ActivationArgs& args, const float* x, const float* up, int64
   if (i < size) reference::activate(args, x + i, up != nullptr ? up + i : nullptr, size - i, out + i);
 }
 
+// A row has few experts, and each step depends on the one before.
+void route(const RouteArgs& args, int64_t row_begin, int64_t row_end) { reference::route(args, row_begin, row_end); }
+
 void add_scaled(const float* x, int64_t count, float scale, float* out) {
   int64_t i = 0;
   for (; i + 16 <= count; i += 16) Store(out + i, Fma(Set1(scale), Load(x + i), Load(out + i)));
