@@ -82,6 +82,7 @@ _MODULES = {
         "TokenizerError",
         "UnsupportedCombinationError",
         "UnsupportedModelError",
+        "WorkerDiedError",
     ),
     "training.heads": ("train_heads",),
     "outputs.errors": ("GenerationInterrupted", "RequestErrors", "StrategyErrors", "StrategyInterrupted"),
@@ -121,6 +122,7 @@ if TYPE_CHECKING:
     from llmi.errors import TokenizerError as TokenizerError
     from llmi.errors import UnsupportedCombinationError as UnsupportedCombinationError
     from llmi.errors import UnsupportedModelError as UnsupportedModelError
+    from llmi.errors import WorkerDiedError as WorkerDiedError
     from llmi.families import register_family as register_family
     from llmi.hooks.runners import BatchLogitsProcessor as BatchLogitsProcessor
     from llmi.lab.capture import Capture as Capture

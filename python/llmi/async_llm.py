@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from llmi import _core
 from llmi.base.kinds import show
 from llmi.base.travel import StaysHere
 from llmi.errors import EngineClosedError, InvalidParamsError, call_core
@@ -24,7 +25,7 @@ from llmi.online.totals import Totals
 from llmi.params.beams import BeamSearchParams
 from llmi.params.options import option
 from llmi.params.sampling import SamplingParams
-from llmi.requests.call import Call
+from llmi.requests.call import Call, Router
 from llmi.requests.chats import ChatOptions, chat_call
 from llmi.requests.prepare import CallOptions
 from llmi.requests.resolve import take_options
@@ -89,9 +90,10 @@ class AsyncLLM(StaysHere):
         self._grammar_threads = ThreadPoolExecutor(_NUM_GRAMMAR_THREADS, "llmi grammar")
         seats = self.llm._engine_args.passed_on["max_num_seqs"]
         assert isinstance(seats, int)
-        self._queue = Queue(self.llm._engine, max_queue, seats)
+        self._queue = Queue(self._engines, max_queue, seats * (1 if self.llm._router is None else self.llm._router.num_engines))
         self.totals = Totals()
-        self._pump = Pump(functools.partial(_note_end, self.totals, self._queue.rate))
+        channel = _core.OutputChannel() if self.llm._router is None else self.llm._router.channel()
+        self._pump = Pump(functools.partial(_note_end, self.totals, self._queue.rate), channel)
 
     def __del__(self) -> None:
         if self._pump is not None:
@@ -187,8 +189,8 @@ class AsyncLLM(StaysHere):
     def health(self, limit_s: float = 10.0) -> EngineHealth:
         """Whether the engine's steps go on. It does not wait for the engine. limit_s: how long a step may take."""
         try:
-            call_core(self.llm._engine.check_open)
-            stalled = self.llm._engine.stalled_s
+            call_core(self._engines.check_open)
+            stalled = self._engines.stalled_s
         except EngineClosedError as error:
             return EngineHealth(False, 0.0, str(error))
         if stalled <= limit_s:
@@ -197,7 +199,7 @@ class AsyncLLM(StaysHere):
 
     def live(self) -> LiveState:
         """The state after the last step, for dashboards. It does not wait for the engine. Raises EngineClosedError."""
-        engine, now = self.llm._engine, time.monotonic()
+        engine, now = self._engines, time.monotonic()
         stats = call_core(engine.latest_stats)
         requests = [_live(request, now) for request in list(self._running.requests.values())]
         return LiveState(self._queue.num_waiting, stats, requests)
@@ -226,6 +228,10 @@ class AsyncLLM(StaysHere):
 
     async def __aexit__(self, *exc: object) -> None:
         await self.shutdown(drain=exc[0] is None)
+
+    @property
+    def _engines(self) -> _core.Engine | Router:
+        return self.llm._router or self.llm._engine
 
     @property
     def _running(self) -> Pump:

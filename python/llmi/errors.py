@@ -172,6 +172,15 @@ class EngineClosedError(EngineError):
     """The LLM was closed, or belongs to the parent of a fork."""
 
 
+class WorkerDiedError(EngineError):
+    """A process that computed for this one died, and what it did cannot go on elsewhere. `worker` names it; `pid` was its number."""
+
+    def __init__(self, message: str, worker: str = "", pid: int = 0) -> None:
+        super().__init__(message)
+        self.worker = worker
+        self.pid = pid
+
+
 class EngineBusyError(EngineError):
     """The engine was called from inside one of its own hooks."""
 

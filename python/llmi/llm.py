@@ -22,7 +22,7 @@ from llmi.engine.args import EngineArgs
 from llmi.engine.background import Background
 from llmi.engine.ceilings import Rates
 from llmi.engine.loaded import log_loaded, model_info, spec_of_files
-from llmi.engine.numerics_id import numerics_id
+from llmi.engine.numerics_id import numerics_id, promises_bits
 from llmi.engine.options import ENGINE, TakesOptions
 from llmi.errors import EngineBusyError, InvalidParamsError, call_core, from_core
 from llmi.families import ModelSpec
@@ -42,7 +42,7 @@ from llmi.params.options import Documented, option
 from llmi.params.sampling import SamplingParams
 from llmi.requests import scoring
 from llmi.requests.build import RequestBuilder
-from llmi.requests.call import Call
+from llmi.requests.call import Call, Router
 from llmi.requests.chats import ChatOptions, chat_call
 from llmi.requests.prepare import CallOptions, prepare, resolve
 from llmi.requests.resolve import resolve_params, take_options
@@ -102,8 +102,12 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows):
     """
 
     _engine: _core.Engine  # from the end of loading on
+    _router: Router | None = None
 
     def _open(self, given: Mapping[str, Any], layers: Sequence[int], files: OpenModel | None) -> None:  # noqa: PLR0915 (steps of loading)
+        if given["data_parallel_size"] > 1:
+            self._open_replicas(given, layers)
+            return
         model, tokenizer, revision, chat_template = (given[name] for name in ("model", "tokenizer", "revision", "chat_template"))
         generation_config, seed, processors = (given[name] for name in ("generation_config", "seed", "batch_processors"))
         self._batch_runner = BatchRunner(processors) if processors else None
@@ -116,8 +120,8 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows):
         dropped = _core.DropFlag()
         spec = spec_of_files(files, args)
         spec_text = spec.to_json()
-        speculation, self._eagle, self._medusa, drafters = _loaded_drafts(given["speculative_config"], files, spec, layers)
-        loading = Background(lambda: _core.Engine(files.core, spec=spec_text, **args.for_core(), **drafters, dropped=dropped))
+        speculation, self._eagle, self._medusa, drafters = self._load_drafts(given["speculative_config"], files, spec, layers)
+        loading = Background(lambda: self._load(files, spec_text, {**args.for_core(), **drafters}, dropped))
         try:
             overrides = json.loads(args.hf_overrides or "{}")
             self.tokenizer = _tokenizer_of(tokenizer, files, overrides)
@@ -174,6 +178,37 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows):
         self._own_speculation = self._speculate(speculation)
         self._ids: Iterator[int] = itertools.count()
         self._stepping = Stepping(engine, self._results)
+
+    _load_drafts = staticmethod(_loaded_drafts)
+
+    def _load(self, files: OpenModel, spec: str, options: dict[str, Any], dropped: _core.DropFlag) -> _core.Engine:
+        """The engine, with the model's weights."""
+        return _core.Engine(files.core, spec=spec, **options, dropped=dropped)
+
+    def _open_replicas(self, given: Mapping[str, Any], layers: Sequence[int]) -> None:
+        """This process is replica 0; the others load the model meanwhile."""
+        from llmi.replicas.identity import identity_of  # noqa: PLC0415 (one engine needs none of it)
+        from llmi.replicas.opening import Openings  # noqa: PLC0415
+        from llmi.replicas.router import Router as Replicas  # noqa: PLC0415
+
+        files = open_model(by_name.resolve(given["model"], given["revision"]))
+        count = given["data_parallel_size"]
+        openings = Openings(given, files, count)
+        self._router = router = Replicas([openings.of(index, fingerprint=False) for index in range(1, count)], first=1)
+        own = {**given, "data_parallel_size": 1, "num_threads": openings.threads[0]}
+        try:
+            self._open(own, layers, files)
+            info = self._engine.info()
+            if given["kv_cache_memory_bytes"] is None and info["num_pages"] * info["page_bytes"] > openings.most_kv_bytes:
+                self._engine.close()
+                self._open({**own, "kv_cache_memory_bytes": openings.most_kv_bytes}, layers, files)
+            router.join(self._engine, self, identity_of(self))
+            speculation = self._own_speculation if openings.speculates else None
+            router.use(speculation, promises_bits(self.model_info.numerics_id), given["max_num_seqs"])
+            router.wait_until_ready()
+        except BaseException:
+            self.close()
+            raise
 
     def generate(
         self,
@@ -396,6 +431,8 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows):
         """End all requests and give back weights and cache. Outputs stay; later calls raise EngineClosedError."""
         if "_engine" in self.__dict__:  # else loading failed
             self._engine.close()
+        if self._router is not None:
+            self._router.close()
 
     def __enter__(self) -> LLM:
         return self

@@ -19,7 +19,7 @@ from llmi.outputs.receipt_check import ReceiptCheck
 from llmi.outputs.results import Outputs
 from llmi.params.beams import Params
 from llmi.requests.build import RequestBuilder
-from llmi.requests.call import Call
+from llmi.requests.call import Call, Router
 from llmi.requests.prepare import CallOptions
 from llmi.requests.results import ResultBuilder
 from llmi.requests.submission import Speculation
@@ -48,6 +48,7 @@ class Session(Protocol):
     _batch_runner : the engine-wide logits processors
     _ids : ids of the next requests
     _eagle : path and shortlist of the EAGLE layer that was loaded with the model; None: none was
+    _router : where requests run that need not run here; None: all do
     _medusa : path and number of the Medusa heads that were loaded with the model; None: none were
     """
 
@@ -67,6 +68,7 @@ class Session(Protocol):
     _ids: Iterator[int]
     _eagle: tuple[str, int | None] | None
     _medusa: tuple[str, int] | None
+    _router: Router | None
 
     def generate(
         self,

@@ -55,3 +55,10 @@ def test_notebooks(path: Path, tmp_path: Path, smollm_path: Path, monkeypatch: p
     notebook = nbformat.read(path, as_version=4)
     assert all(not cell.get("outputs") for cell in notebook.cells), "notebooks are committed without outputs"
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+
+
+def test_python_blocks_of_docs_parallel() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/parallel.md").read_text(), re.DOTALL)
+    assert len(blocks) == 1
+    for block in blocks:
+        exec(compile(block, "docs/parallel.md", "exec"), {})

@@ -238,6 +238,14 @@ class TakesOptions:
                 flag_of=_LOADERS,
             ),
         ] = None,
+        data_parallel_size: Annotated[
+            int,
+            about(
+                Whole(1, 64),
+                "Engines in as many processes, of which this one is the first; threads are divided among them. Outputs are the same.",
+                flag_of=("batch",),
+            ),
+        ] = 1,
         hf_overrides: Annotated[
             Mapping[str, Any] | None,
             about(

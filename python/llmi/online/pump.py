@@ -20,8 +20,8 @@ class Pump:
     A loop is woken once for all events of a step. on_end gets each request that has ended, on the thread.
     """
 
-    def __init__(self, on_end: Callable[[OnlineRequest], None]) -> None:
-        self.channel = _core.OutputChannel()
+    def __init__(self, on_end: Callable[[OnlineRequest], None], channel: _core.OutputChannel) -> None:
+        self.channel = channel
         self.requests: dict[int, OnlineRequest] = {}  # by the core's request id
         self.lock = threading.Lock()  # of `requests`
         self.closed = False

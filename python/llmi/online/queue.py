@@ -7,6 +7,7 @@ import time
 
 from llmi import _core
 from llmi.errors import QueueFullError
+from llmi.requests.call import Router
 
 _WINDOW_S = 60.0  # of the ends that the rate is measured by
 _MOST_ENDS = 256
@@ -37,7 +38,7 @@ class EndRate:
 class Queue:
     """The bound of an engine's queue. max_queue: None for no bound; num_seats: sequences in a batch at most."""
 
-    def __init__(self, engine: _core.Engine, max_queue: int | None, num_seats: int) -> None:
+    def __init__(self, engine: _core.Engine | Router, max_queue: int | None, num_seats: int) -> None:
         self.max_queue = max_queue
         self.num_preparing = 0  # requests that will be submitted: their texts are on the way to tokens
         self._engine = engine

@@ -242,7 +242,6 @@ ENGINE_FOREIGN: Mapping[str, Foreign] = _by_name(
         "n_gpu_layers",
         tensor_parallel_size=1,
         pipeline_parallel_size=1,
-        data_parallel_size=1,
         prefill_context_parallel_size=1,
         decode_context_parallel_size=1,
         enable_expert_parallel=False,

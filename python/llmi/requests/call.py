@@ -5,8 +5,9 @@ from __future__ import annotations
 import collections
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import Any, Protocol
 
 from llmi import _core
 from llmi.errors import LlmiError, call_core, from_core
@@ -20,17 +21,91 @@ _WAIT_S = 0.1  # how often Python looks for Ctrl-C while the engine works
 _CANCEL_S = 60.0  # how long to wait for requests that were aborted: their hook may be blocked in C code
 
 
+class Place(Protocol):
+    """Where requests run. Alone is one engine; llmi.replicas.router has several."""
+
+    def channel(self) -> _core.OutputChannel:
+        """For news of requests."""
+        ...
+
+    def check(self, request: _core.Request) -> None:
+        """Raises CoreError for what could never run."""
+        ...
+
+    def check_open(self) -> None:
+        """Raises EngineClosedError."""
+        ...
+
+    def submit(self, submissions: Sequence[Submission], channel: _core.OutputChannel) -> None:
+        """Hands requests over. Raises LlmiError."""
+        ...
+
+    def abort(self, request_ids: Sequence[int]) -> None:
+        """Ends requests."""
+        ...
+
+    def interrupt_hook(self, request_ids: Sequence[int]) -> bool:
+        """Ends a hook of theirs that does not return."""
+        ...
+
+
+class Router(Place, Protocol):
+    """Several engines; llmi.replicas.router is one."""
+
+    @property
+    def num_engines(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def num_queued(self) -> int:
+        """Requests that no step has begun."""
+        ...
+
+    @property
+    def stalled_s(self) -> float:
+        """How long they stand still."""
+        ...
+
+    def latest_stats(self) -> dict[str, Any]:
+        """Their counters, added up."""
+        ...
+
+    def close(self) -> None:
+        """Ends their processes."""
+        ...
+
+
+class Alone:
+    """One engine."""
+
+    def __init__(self, engine: _core.Engine) -> None:
+        self.check, self.abort, self.interrupt_hook = engine.check, engine.abort, engine.interrupt_hook
+        self._engine = engine
+
+    def channel(self) -> _core.OutputChannel:
+        return _core.OutputChannel()
+
+    def check_open(self) -> None:
+        call_core(self._engine.check_open)
+
+    def submit(self, submissions: Sequence[Submission], channel: _core.OutputChannel) -> None:
+        call_core(self._engine.submit, [submission.built for submission in submissions], channel)
+
+
 class Call:
-    """One call's requests on their way through the engine."""
+    """One call's requests on their way through the engine. place: where they run; None: there."""
 
     pending: set[int]
 
-    def __init__(self, engine: _core.Engine, results: ResultBuilder, submissions: list[Submission], on_error: str) -> None:
-        self.engine = engine
+    def __init__(
+        self, engine: _core.Engine, results: ResultBuilder, submissions: list[Submission], on_error: str, place: Place | None = None
+    ) -> None:
+        self.place: Place = Alone(engine) if place is None else place
         self.results = results
         self.submissions = submissions
         self.on_error = on_error
-        self.channel = _core.OutputChannel()
+        self.channel = self.place.channel()
         self.index_of: dict[int, int] = {}
         self.pending = set()
         self.chunks: collections.deque[StreamChunk] = collections.deque()  # of streams, for their reader
@@ -59,7 +134,7 @@ class Call:
         for index, submission in enumerate(self.submissions[first:], start=first):
             if submission.error is None:
                 try:
-                    self.engine.check(submission.built)
+                    self.place.check(submission.built)
                 except _core.CoreError as error:
                     refused = from_core(error)
                     if error.kind == "closed":
@@ -69,11 +144,11 @@ class Call:
                 self._finished.add(index)
                 continue
             self.index_of[submission.built.id] = index
-            accepted.append(submission.built)
-        ids = [request.id for request in accepted]
+            accepted.append(submission)
+        ids = [submission.built.id for submission in accepted]
         self.pending.update(ids)  # set before the engine has the requests: see _forget_unsubmitted
         try:
-            call_core(self.engine.submit, accepted, self.channel)
+            self.place.submit(accepted, self.channel)
         except LlmiError:
             self.pending.difference_update(ids)
             raise
@@ -81,7 +156,7 @@ class Call:
     def withdraw(self, first: int) -> None:
         """Ends the requests from `first` on and forgets them."""
         ids = [request_id for request_id, index in self.index_of.items() if index >= first]
-        self.engine.abort(ids)
+        self.place.abort(ids)
         for request_id in ids:
             self.pending.discard(request_id)
             del self.index_of[request_id]
@@ -91,7 +166,7 @@ class Call:
         """Takes in news that come within the timeout. Raises EngineClosedError if none will ever come."""
         self.channel.wait(self._events, timeout_s)
         if not self._events and self.pending:
-            call_core(self.engine.check_open)
+            self.place.check_open()
         with self.lock:
             while self._events:
                 event = self._events[0]
@@ -138,7 +213,7 @@ class Call:
     def abort(self) -> None:
         """Asks the engine to end what still runs."""
         if self.pending:
-            self.engine.abort(sorted(self.pending))
+            self.place.abort(sorted(self.pending))
 
     def abort_and_wait(self) -> None:
         """Ends what still runs; the engine answers between two steps. A hook that does not return gets KeyboardInterrupt."""
@@ -147,7 +222,7 @@ class Call:
         self.abort()
         while self.pending and (waited := time.monotonic() - start) < _CANCEL_S:
             if waited > _WAIT_S:
-                self.engine.interrupt_hook(sorted(self.pending))
+                self.place.interrupt_hook(sorted(self.pending))
             try:
                 self.wait()
             except LlmiError:  # the engine is closed, and no more events come

@@ -160,7 +160,8 @@ def _is_engines(value: object) -> bool:
 def prepare(llm: Session, resolved: ResolvedCall) -> Call:
     """A request for each prompt, or its error."""
     submissions = [_submission(llm, prompt, resolved.options) for prompt in resolved.prompts]
-    return Call(llm._engine, llm._results, submissions, resolved.options.on_error)
+    place = None if resolved.options.stepped else llm._router
+    return Call(llm._engine, llm._results, submissions, resolved.options.on_error, place)
 
 
 def _submission(llm: Session, prompt: ResolvedPrompt, options: CallOptions) -> Submission:
@@ -217,8 +218,9 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
     submission.thinking = thinking_limits(llm.tokenizer, submission)
     if is_sequence(item) and item.llm is llm:
         submission.source = item._held
-    priority = parse(PRIORITY, "priority", prompt.priority)
-    llm._builder.build(submission, request_id, priority=priority, stream=_streams(options, use), stepped=options.stepped)
+    submission.priority = parse(PRIORITY, "priority", prompt.priority)
+    submission.streams, submission.tells = _streams(options, use), options.stream
+    llm._builder.build(submission, request_id, priority=submission.priority, stream=submission.streams, stepped=options.stepped)
 
 
 def _tokenize(llm: Session, submission: Submission, item: object, options: CallOptions) -> tuple[str | None, list[int]]:

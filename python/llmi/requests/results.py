@@ -137,7 +137,7 @@ class ResultBuilder:
         if not submission.receipt_source:
             submission.receipt_source = {
                 **self.receipt_source,
-                "params": _plain_params(submission),
+                "params": plain_params(submission),
                 "hooks": submission.hooks.has_code_of_user,
                 "grammar_engine": _grammar_engine(submission.params),
                 "verification": "coupled" if submission.speculation is None else submission.speculation.verification_name,
@@ -148,6 +148,8 @@ class ResultBuilder:
         """Why a request that has ended failed."""
         if submission.request is None or submission.request.error is None:
             return None
+        if isinstance(submission.request.error, LlmiError):  # of another process, which has done the rest
+            return submission.request.error
         error = from_core(submission.request.error)
         hooks = submission.hooks
         if isinstance(error, ConstraintError) and hooks.dropped is not None:
@@ -234,7 +236,7 @@ def _grammar_engine(params: SamplingParams) -> str:
     return f"llguidance {library.version_text()}" if isinstance(params.structured_outputs, StructuredOutputsParams) else ""
 
 
-def _plain_params(submission: Submission) -> dict[str, Any]:
+def plain_params(submission: Submission) -> dict[str, Any]:
     """Parameters as strict JSON, hooks and the seed left out: all of them, whatever a model's or a later version's defaults are.
 
     A negative prompt is its token ids, whatever it was given as.

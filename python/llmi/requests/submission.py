@@ -56,6 +56,9 @@ class Submission:
     speculation: Speculation | None = None
     negative_token_ids: list[int] = dataclasses.field(default_factory=list)  # of guidance; empty without it
     cache_salt: str = ""
+    priority: int = 0
+    streams: bool = False  # news are wanted as they come
+    tells: bool = False  # they are, or its end may be far: where it runs elsewhere they come in any case
     trace: bool = False
     source: _core.LabSequence | None = None  # the sequence that the prompt continues
     stop_names: dict[Any, str] = dataclasses.field(default_factory=dict)  # stop strings that are special tokens, by id

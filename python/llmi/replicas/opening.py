@@ -1,0 +1,66 @@
+"""What the processes of replicas are opened with: LLM's arguments, each its share of threads and memory."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from llmi import _core
+from llmi.errors import InvalidParamsError, UnsupportedCombinationError
+from llmi.models.files import OpenModel
+from llmi.replicas.process import divided, num_threads_of
+
+#: Arguments that stay here: those that are Python, and those that a process gets its own of.
+_OWN = ("batch_processors", "data_parallel_size", "num_threads", "model", "revision", "hf_overrides", "speculative_config", "seed")
+
+
+class Openings:
+    """The shares of `count` engines with these arguments, in their plain form.
+
+    Raises InvalidParamsError where the machine has not the memory for them, or an argument cannot go to another process.
+    """
+
+    def __init__(self, given: Mapping[str, Any], files: OpenModel, count: int) -> None:
+        for name, value in (("scheduling_policy", given["scheduling_policy"]), ("tokenizer", given["tokenizer"])):
+            if value is not None and not isinstance(value, str | os.PathLike):
+                raise UnsupportedCombinationError(
+                    f"data_parallel_size = {count} starts processes, and {name} is an object of this one: give its "
+                    + ("name" if name == "scheduling_policy" else "path"),
+                    name,
+                    "data_parallel_size",
+                )
+        available = _core.system_info()["available_memory_bytes"]
+        each = sum(file.size for file in files.files)
+        if count > 1 and count * each > available:
+            raise InvalidParamsError(
+                f"data_parallel_size = {count}: each process holds the model, {each / 1e6:,.0f} MB, together {count * each / 1e6:,.0f} MB;"
+                f" {available / 1e6:,.0f} MB are free: give at most {max(1, available // each)}",
+                "data_parallel_size",
+            )
+        self.most_kv_bytes = available // 2 // count
+        self.threads = divided(num_threads_of(given["num_threads"]), count)
+        self.speculates = _is_plain(given["speculative_config"])
+        self._arguments = {
+            **{name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in given.items() if name not in _OWN},
+            "model": str(files.path),
+            "hf_overrides": json.loads(given["hf_overrides"] or "{}") or None,
+            "speculative_config": given["speculative_config"] if self.speculates else None,
+        }
+
+    def of(self, index: int, fingerprint: bool) -> dict[str, Any]:
+        """What the process of this replica is opened with. fingerprint: it tells its own."""
+        return {
+            "arguments": {**self._arguments, "num_threads": self.threads[index]},
+            "most_kv_bytes": self.most_kv_bytes,
+            "fingerprint": fingerprint,
+        }
+
+
+def _is_plain(value: object) -> bool:
+    """Whether it is the same as JSON."""
+    try:
+        return bool(json.loads(json.dumps(value)) == value)
+    except (TypeError, ValueError, RecursionError):
+        return False

@@ -1,0 +1,124 @@
+"""Processes with an engine of their own: started anew, not forked, and gone when this one is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from llmi.errors import WorkerDiedError
+from llmi.replicas.wire import Connection
+
+_BOOT = "from llmi.server.replica import main; main()"
+_LOOK_S = 0.05
+_PEER = struct.Struct("3i")  # pid, uid, gid
+
+
+class Folder:
+    """A folder that only this user may enter, for sockets."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="llmi-"))  # mode 0700
+
+    def remove(self) -> None:
+        """Removes it; sockets are gone already."""
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
+
+
+class Process:
+    """One process, with the connection to it.
+
+    Raises
+    ------
+    WorkerDiedError
+        It could not be started, or ended before it was there.
+    """
+
+    def __init__(self, name: str, folder: Folder, is_over: Callable[[], bool]) -> None:
+        if not sys.executable:
+            raise WorkerDiedError(f"replica {name}: sys.executable names no Python to start it with", name)
+        path = folder.path / name
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)])}
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+            try:
+                listener.listen(1)
+                listener.settimeout(_LOOK_S)
+                self.process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", _BOOT, str(path), str(os.getpid())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    env=environment,
+                    start_new_session=True,  # Ctrl-C of a terminal is for this process alone
+                )
+                try:
+                    self.connection = Connection(self._accept(name, listener, is_over))
+                except BaseException:
+                    self.kill()
+                    raise
+            except OSError as error:
+                raise WorkerDiedError(f"replica {name} cannot be started: {error}", name) from None
+            finally:
+                path.unlink(missing_ok=True)
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self.process.pid
+
+    def kill(self) -> None:
+        """Ends it at once, stopped or not."""
+        self.process.kill()
+        self.process.wait()
+
+    def how_it_ended(self) -> str:
+        """In words, once it was killed or has ended."""
+        code = self.process.wait()
+        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+
+    def _accept(self, name: str, listener: socket.socket, is_over: Callable[[], bool]) -> socket.socket:
+        while not is_over():
+            try:
+                sock, _ = listener.accept()
+            except TimeoutError:
+                if self.process.poll() is not None:
+                    raise WorkerDiedError(f"replica {name} {self.how_it_ended()} before it was there", name, self.pid) from None
+                continue
+            pid, uid, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+            if (pid, uid) == (self.pid, os.getuid()):
+                sock.settimeout(None)
+                return sock
+            sock.close()
+        raise WorkerDiedError(f"replica {name}: closed while it was started", name, self.pid)
+
+
+def divided(total: int, count: int) -> list[int]:
+    """Threads of each of several engines; at least one."""
+    return [max(1, total // count + (index < total % count)) for index in range(count)]
+
+
+def num_threads_of(given: int | None) -> int:
+    """The threads of one engine with this argument, as the core takes them."""
+    named = (os.environ.get(name, "") for name in ("LLMI_NUM_THREADS", "OMP_NUM_THREADS"))
+    wanted = next((int(text) for text in named if text.isascii() and text.isdecimal() and int(text)), None)
+    return given or wanted or len(os.sched_getaffinity(0))
+
+
+def watch_parent(pid: int) -> None:
+    """Ends this process when its parent has gone, whoever holds the other end of the socket."""
+
+    def watch() -> None:
+        while os.getppid() == pid:
+            threading.Event().wait(1.0)
+        os._exit(0)
+
+    threading.Thread(target=watch, name="llmi-parent", daemon=True).start()

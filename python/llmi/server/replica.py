@@ -1,0 +1,115 @@
+"""What a replica's process runs: it loads the model that it is told, and answers requests until the socket closes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from typing import Any
+
+from llmi.base.travel import strict_json
+from llmi.errors import LlmiError
+from llmi.llm import LLM
+from llmi.replicas.answering import Answers
+from llmi.replicas.asked import Asked
+from llmi.replicas.identity import identity_of
+from llmi.replicas.process import watch_parent
+from llmi.replicas.records import error_as_json, token_ids
+from llmi.replicas.wire import BrokenMessageError, Connection, encode
+from llmi.server.fingerprint import fingerprint_of
+
+
+def open_share(arguments: dict[str, Any], most_kv_bytes: int) -> LLM:
+    """An LLM whose cache is no larger than its share of the free memory."""
+    llm = LLM(**arguments)
+    info = llm._engine.info()
+    if arguments.get("kv_cache_memory_bytes") is None and info["num_pages"] * info["page_bytes"] > most_kv_bytes:
+        llm.close()
+        llm = LLM(**{**arguments, "kv_cache_memory_bytes": most_kv_bytes})
+    return llm
+
+
+def stats_of(llm: LLM) -> dict[str, Any]:
+    """The counters of its engine, as JSON has them."""
+    stats: dict[str, Any] = strict_json(llm._engine.latest_stats() | {"stalled_s": llm._engine.stalled_s})
+    return stats
+
+
+class Replica:
+    """One process's engine."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._llm: LLM | None = None
+        self._answers: Answers | None = None
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Sends a message; ends the process where nobody reads."""
+        try:
+            data = encode(message)
+        except BrokenMessageError as error:
+            if message["kind"] != "events":
+                raise
+            parts = [{"id": event["id"], "refused": error_as_json(LlmiError(str(error)))} for event in message["events"]]
+            data = encode({"kind": "events", "events": parts})
+        try:
+            self._connection.send(data)
+        except OSError:
+            os._exit(0)
+
+    def run(self) -> None:
+        """Answers until the other side has gone."""
+        while (message := self._connection.receive()) is not None:
+            self._take(message)
+
+    def _take(self, message: dict[str, Any]) -> None:
+        kind = message["kind"]
+        if kind == "ping":
+            self._pong()
+        elif kind == "open" and self._llm is None:
+            threading.Thread(target=self._open, args=(message,), name="llmi-open", daemon=True).start()
+        elif kind == "generate" and self._answers is not None:
+            self._answers.begin(Asked.read(message))
+        elif kind == "abort" and self._answers is not None:
+            self._answers.abort(token_ids(message.get("ids")))
+        else:
+            raise BrokenMessageError(f"{kind[:40]!r} may not come now")
+
+    def _open(self, message: dict[str, Any]) -> None:
+        try:
+            arguments, most = message["arguments"], message["most_kv_bytes"]
+            llm = open_share(arguments, most)
+            info = llm._engine.info()
+            ready = {
+                "kind": "ready",
+                "identity": identity_of(llm),
+                "info": strict_json(info),
+                "stats": stats_of(llm),
+                "fingerprint": fingerprint_of(llm) if message["fingerprint"] else None,
+            }
+        except BaseException as error:
+            known = error if isinstance(error, LlmiError) else LlmiError(f"{type(error).__name__}: {error}")
+            self.send({"kind": "failed", "error": error_as_json(known)})
+            return
+        self._answers = Answers(lambda: llm, lambda events: self.send({"kind": "events", "events": events}))
+        self._llm = llm
+        self.send(ready)
+
+    def _pong(self) -> None:
+        self.send({"kind": "pong", "stats": None if self._llm is None else stats_of(self._llm)})
+
+
+def main() -> None:
+    """Runs a replica: argv has the socket, and the process that listens there."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    path, parent = sys.argv[1:3]
+    watch_parent(int(parent))
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(path)
+    try:
+        Replica(Connection(sock)).run()
+    finally:
+        sys.stderr.flush()
+        os._exit(0)  # threads that work are not waited for
