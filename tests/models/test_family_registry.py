@@ -365,6 +365,20 @@ KEYS = [
     "attention_bias",
     "query_pre_attn_scalar",
     "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "n_shared_experts",
+    "n_group",
+    "topk_group",
+    "first_k_dense_replace",
+    "moe_layer_end_index",
+    "mlp_only_layers",
+    "decoder_sparse_step",
+    "num_nextn_predict_layers",
+    "swiglu_limit",
+    "router_jitter_noise",
     "text_config",
     "model_type",
 ]
@@ -383,7 +397,7 @@ def test_hostile_values_are_refused_or_read(architecture: str) -> None:
 
 
 def test_hostile_metadata() -> None:
-    for gguf in ("llama", "gemma3", "phi3", "apertus", "granite_swa", "mistral3", "exaone4"):
+    for gguf in ("llama", "gemma3", "phi3", "apertus", "granite_swa", "mistral3", "exaone4", "qwen3moe", "gpt-oss", "glm4moe"):
         for key in (
             "block_count",
             "attention.head_count",
@@ -402,6 +416,12 @@ def test_hostile_metadata() -> None:
             "context_length",
             "vocab_size",
             "expert_count",
+            "expert_used_count",
+            "expert_feed_forward_length",
+            "expert_shared_count",
+            "expert_group_count",
+            "leading_dense_block_count",
+            "nextn_predict_layers",
         ):
             for value in HOSTILE:
                 more = {f"{gguf}.rope.scaling.type": "yarn", f"{gguf}.rope.scaling.factor": 4.0}

@@ -20,6 +20,8 @@ from read_config import read_config
 DATA = Path(__file__).parents[1] / "data"
 #: By the repository's name on the hub: where the file was found, and the file.
 PUBLISHED: dict[str, dict[str, Any]] = json.loads((DATA / "published_files.json").read_text())
+#: The same of models whose kind is not run yet.
+LATER: dict[str, dict[str, Any]] = json.loads((DATA / "published_later.json").read_text())
 #: The keys that further published models have, at their sizes.
 CONFIGS: dict[str, dict[str, Any]] = json.loads((DATA / "published_configs.json").read_text())
 #: Of some, the parameters that their cards name, in millions.
@@ -44,6 +46,11 @@ MILLIONS = {
     "google/gemma-2-9b-it": 9242,
     "ibm-granite/granite-3.3-8b-instruct": 8171,
     "microsoft/phi-4": 14660,
+    "mistralai/Mixtral-8x7B-v0.1": 46703,
+    "Qwen/Qwen3-30B-A3B": 30532,
+    "allenai/OLMoE-1B-7B-0125-Instruct": 6919,
+    "openai/gpt-oss-120b": 116829,
+    "openai/gpt-oss-20b": 20915,
     "llava-hf/llava-1.5-7b-hf": 6739,
 }
 #: Keys that say what is computed, in any of the files. Others are of training, of generation, of the tokenizer, or of what is switched off.
@@ -111,6 +118,22 @@ MATTERS = {
     "qk_layernorm",
     "sliding_window_size",
     "is_decoder_of_text",
+    "num_experts",
+    "num_local_experts",
+    "num_experts_per_tok",
+    "experts_per_token",
+    "moe_intermediate_size",
+    "shared_expert_intermediate_size",
+    "norm_topk_prob",
+    "decoder_sparse_step",
+    "n_routed_experts",
+    "n_shared_experts",
+    "n_group",
+    "topk_group",
+    "routed_scaling_factor",
+    "first_k_dense_replace",
+    "swiglu_limit",
+    "truncate",
 }
 
 
@@ -141,11 +164,16 @@ def text_objects(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def test_there_are_enough() -> None:
     assert len(PUBLISHED) >= 60
-    for entry in PUBLISHED.values():
+    for entry in (PUBLISHED | LATER).values():
         assert entry["source"].count("/") >= 2 and " at " in entry["source"]
 
 
-@pytest.mark.parametrize("name", [*PUBLISHED, *CONFIGS])
+def marked(name: str) -> Any:
+    is_gpt_oss = pytest.mark.xfail(reason="the core does not cut gpt-oss' stacks yet")
+    return pytest.param(name, marks=is_gpt_oss) if name.startswith("openai/gpt-oss") else name
+
+
+@pytest.mark.parametrize("name", [marked(name) for name in (*PUBLISHED, *CONFIGS)])
 def test_published_config(name: str, tmp_path: Path) -> None:
     config = PUBLISHED[name]["config"] if name in PUBLISHED else CONFIGS[name]
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -176,12 +204,25 @@ def test_a_published_value_changed_by_one(name: str) -> None:
 
 def unused(config: dict[str, Any], part: dict[str, Any]) -> set[str]:
     """What this file itself makes meaningless: a text model's sizes and type at the top, the factor of a dynamic scaling with alpha,
-    LLaMA's kind of a text model."""
+    LLaMA's kind of a text model, the size of layers without experts where there are none."""
+    if "moe_intermediate_size" in part and "first_k_dense_replace" not in part:
+        return {"intermediate_size"}
     if part is config and "text_config" in config:
         return {"model_type", "architectures"}
     if part is config.get("text_config"):
         return {"architectures"}
     return {"factor"} if "alpha" in part else set()
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_a_model_of_a_kind_that_is_not_run_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    config = LATER[name]["config"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    kind = config.get("text_config", {}).get("model_type")
+    with pytest.raises(
+        UnsupportedModelError, match=f"model_type '{kind}'" if kind else f"unknown architecture '{config['architectures'][0]}'"
+    ):
+        inspect_model(tmp_path)
 
 
 def test_the_list_of_published_models() -> None:

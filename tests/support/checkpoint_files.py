@@ -92,6 +92,12 @@ def nibbles(values: Array) -> Array:
     return np.stack([values & 15, values >> 4], -1).reshape(*values.shape[:-1], -1)
 
 
+def float4(codes: Array) -> Array:
+    """The values of e2m1 codes."""
+    found: Array = _E2M1[codes]
+    return found
+
+
 def spread(grid: Array, shape: tuple[int, int], blocks: tuple[int, int] | None = None) -> Array:
     """A grid of scales or zeros for each value. blocks: values of a grid entry, else equal parts of the shape."""
     grid = grid.reshape(1, 1) if grid.size == 1 else grid

@@ -265,8 +265,8 @@ def metadata_of(config: dict[str, Any], arch: str, stored: dict[str, Array]) -> 
     return fields | _rope_keys(config, arch)
 
 
-def write(name: str, directory: Path, path: Path) -> Path:
-    """The model of the directory as one file."""
+def write(name: str, directory: Path, path: Path, metadata: dict[str, Any] | None = None, tensors: dict[str, Array] | None = None) -> Path:
+    """The model of the directory as one file; with other metadata and further tensors."""
     import gguf
     from safetensors.numpy import load_file
 
@@ -274,9 +274,9 @@ def write(name: str, directory: Path, path: Path) -> Path:
     config, stored = json.loads((directory / "config.json").read_text()), load_file(directory / "model.safetensors")
     writer = gguf.GGUFWriter(path, arch)
     add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string, list: writer.add_array}
-    for key, value in metadata_of(config, arch, stored).items():
+    for key, value in (metadata_of(config, arch, stored) | (metadata or {})).items():
         add[type(value)](key[1:] if key[0] == "=" else f"{arch}.{key}", value)
-    for target, tensor in _tensors(name, arch, config, stored).items():
+    for target, tensor in (_tensors(name, arch, config, stored) | (tensors or {})).items():
         writer.add_tensor(target, tensor)
     for kind in ("long", "short") if name == "phi3" else ():
         writer.add_tensor(f"rope_factors_{kind}.weight", np.array(config["rope_parameters"][f"{kind}_factor"], np.float32))

@@ -17,6 +17,22 @@ SIZES: dict[str, Any] = {
     "vocab_size": 264,
     "head_dim": 16,
 }
+LOCAL_EXPERTS = {"num_local_experts": 8, "num_experts_per_tok": 2}
+SMALL_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+#: What the architectures with experts have besides.
+EXPERTS: dict[str, dict[str, Any]] = {
+    "MixtralForCausalLM": LOCAL_EXPERTS,
+    "Qwen2MoeForCausalLM": SMALL_EXPERTS,
+    "Qwen3MoeForCausalLM": SMALL_EXPERTS,
+    "OlmoeForCausalLM": {"num_experts": 8, "num_experts_per_tok": 2},
+    "GptOssForCausalLM": LOCAL_EXPERTS,
+    "GraniteMoeForCausalLM": LOCAL_EXPERTS,
+    "GraniteMoeSharedForCausalLM": LOCAL_EXPERTS | {"shared_intermediate_size": 48},
+    "PhiMoEForCausalLM": LOCAL_EXPERTS,
+    "Ernie4_5_MoeForCausalLM": {"moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 32},
+    "Glm4MoeForCausalLM": {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "first_k_dense_replace": 1},
+}
+GGUF_EXPERTS = ["qwen2moe", "qwen3moe", "qwen3vlmoe", "olmoe", "gpt-oss", "granitemoe", "ernie4_5-moe", "glm4moe"]
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -28,8 +44,9 @@ def read_config(
     changes: dict[str, Any] | None = None,
     max_model_len: int | None = None,
 ) -> ModelSpec:
-    """Of a small config with these keys besides the sizes; None: without the key."""
-    values = {key: value for key, value in (SIZES | {"architectures": [architecture]} | (more or {})).items() if value is not None}
+    """Of a small config with these keys besides the sizes (and experts, where the architecture has them); None: without the key."""
+    values = SIZES | EXPERTS.get(architecture, {}) | {"architectures": [architecture]} | (more or {})
+    values = {key: value for key, value in values.items() if value is not None}
     return Reading(values, "config.json", tensors or {}, changes or {}, max_model_len).of_config_json()
 
 
@@ -37,7 +54,7 @@ def read_metadata(
     architecture: str, more: dict[str, Any] | None = None, *, tensors: Shapes | None = None, max_model_len: int | None = None
 ) -> ModelSpec:
     """Of a small GGUF file with this metadata and these tensors besides the embedding."""
-    sizes = {
+    sizes: dict[str, Any] = {
         "embedding_length": 64,
         "feed_forward_length": 96,
         "block_count": 4,
@@ -46,6 +63,12 @@ def read_metadata(
         "context_length": 512,
         "attention.layer_norm_rms_epsilon": 1e-6,
     }
+    if architecture in GGUF_EXPERTS:
+        sizes |= {"expert_count": 8, "expert_used_count": 2}
+    if architecture == "glm4moe":
+        sizes |= {"expert_shared_count": 1, "expert_weights_norm": True}
+    if architecture == "gpt-oss":
+        sizes |= {"attention.sliding_window": 128}
     values = {f"{architecture}.{key}": value for key, value in sizes.items()} | {"general.architecture": architecture} | (more or {})
     values = {key: value for key, value in values.items() if value is not None}
     shapes = {"token_embd.weight": (264, 64)} | dict(tensors or {})

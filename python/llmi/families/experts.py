@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from llmi.families.config import Config
-from llmi.families.dense import Style, Tensors
+from llmi.families.dense import MAX_LAYERS, Style, Tensors
 from llmi.families.layers import FULL, SLIDING, kinds_of
 from llmi.families.spec import LinearSpec, MlpSpec, ModelSpec, MoeSpec, RouterSpec, RowOrder, TensorBinding
 
@@ -104,6 +104,14 @@ def sizes_of(c: Config, size_key: str = "moe_intermediate_size") -> tuple[int, i
     if c.is_gguf:
         size_key = "moe_intermediate_size" if c.has("moe_intermediate_size") else "intermediate_size"
     return number, used, c.positive(size_key)
+
+
+def between(c: Config, key: str, default: int | None = None, most: int = MAX_LAYERS) -> int:
+    """A number of layers or of experts that may be 0."""
+    value = c.integer(key) if default is None else c.integer(key, default)
+    if not 0 <= value <= most:
+        c.refuse(key, f"{c.name(key)} = {value} is outside [0, {most}]")
+    return value
 
 
 def groups_of(c: Config, number: int) -> tuple[int, int]:

@@ -181,6 +181,7 @@ CONFIG_JSON: Final[list[Rule]] = [
     Rule("is_causal", _NEUTRAL, (True,)),
     Rule("use_bidirectional_attention", _OFF, (False,)),
     Rule("router_jitter_noise", _TRAINING, (), "mixtral"),
+    Rule("shared_expert_intermediate_size", _OFF, (0,), "qwen3_moe"),
     Rule("input_jitter_noise", _TRAINING, (), "phimoe"),
     Rule("initial_context_length", "rope_scaling says it", (), "gpt_oss"),
     Rule("hidden_act", _NEUTRAL, ("gelu_pytorch_tanh",), family="gemma3"),

@@ -6,7 +6,7 @@ import dataclasses
 
 from llmi.families.config import Config
 from llmi.families.dense import Style, Tensors, dense
-from llmi.families.experts import BLOCK_SPARSE, HF_EXPERTS, ExpertTensors, groups_of, sizes_of
+from llmi.families.experts import BLOCK_SPARSE, HF_EXPERTS, ExpertTensors, between, groups_of, sizes_of
 from llmi.families.layers import FULL, SLIDING, bias, kinds_of, multiply, positive, use_windows
 from llmi.families.llama_like import attention_biases
 from llmi.families.registry import family
@@ -51,7 +51,7 @@ def gpt_oss(c: Config) -> ModelSpec:
     )
     tensors = Tensors(c, style, spec)
     experts = ExpertTensors(tensors, {"router": "mlp.router"})
-    clamp = [c.number("swiglu_limit", 7.0), c.number("swiglu_alpha", 1.702), 1.0]
+    clamp = [positive(c, "swiglu_limit", 7.0), c.number("swiglu_alpha", 1.702), 1.0]
     for index, layer in enumerate(spec.layers):
         layer.attention.rope = 0
         layer.attention.sinks = TensorBinding(tensors.stem("sinks", index) + (".weight" if c.is_gguf else ""))
@@ -123,6 +123,8 @@ def phimoe(c: Config) -> ModelSpec:
     if used != 2:
         c.unsupported("num_experts_per_tok", f"{c.name('num_experts_per_tok')} = {used}: the sparse mixer takes two experts")
     jitter = c.number("router_jitter_noise", 0.01)
+    if jitter < 0:
+        c.refuse("router_jitter_noise", f"{c.name('router_jitter_noise')} must not be negative")
     experts = ExpertTensors(Tensors(c, style, spec), BLOCK_SPARSE)
     for index in range(len(spec.layers)):
         router = experts.router(index, RouterSpec(score="sparse_mixer", mixer_threshold=2 * jitter))
@@ -156,14 +158,14 @@ def ernie4_5_moe(c: Config) -> ModelSpec:
     style = Style(pairs=True, gguf_pairs=True, biases={"qkv": has, "output": has, "mlp": has}, experts=True)
     spec = dense(c, style, theta=500000.0)
     number, used, size = sizes_of(c)
-    first, step, layers = c.integer("first_k_dense_replace", 1), c.positive("moe_layer_interval", 1), len(spec.layers)
+    first, step, layers = between(c, "first_k_dense_replace", 1), c.positive("moe_layer_interval", 1), len(spec.layers)
     end = -1 if c.is_gguf else c.integer("moe_layer_end_index", -1)
     last = layers - 1 if end == -1 else min(end, layers - 1)
-    shared = c.integer("n_shared_experts", 2) * size
+    shared = between(c, "n_shared_experts", 2) * size
     shared = c.integer("shared_expert_intermediate_size", shared) if c.is_gguf and shared else shared
     experts = ExpertTensors(Tensors(c, style, spec), HF_EXPERTS)
     least = 1e-12 if c.is_gguf else c.number("moe_norm_min", 1e-12)
-    for index in range(max(first, 0), last + 1):
+    for index in range(first, last + 1):
         if (index + 1) % step == 0:
             router = experts.router(index, RouterSpec(renormalise=True, least_sum=least), "mlp.moe_statics.e_score_correction_bias")
             experts.set(index, MoeSpec(number, used, router, experts.expert(index, size)), experts.shared(index, shared))
@@ -190,7 +192,7 @@ def ernie4_5_moe(c: Config) -> ModelSpec:
 )
 def glm4_moe(c: Config) -> ModelSpec:
     """GLM-4.5: sigmoid scores, a bias for the choice alone, groups by the sum of their two best, a shared expert. GLM Team, 2025."""
-    drafts = c.integer("num_nextn_predict_layers", 0 if c.is_gguf else 1)
+    drafts = between(c, "num_nextn_predict_layers", 0 if c.is_gguf else 1)
     norms = "blk.0.attn_q_norm.weight" in c.tensors if c.is_gguf else c.boolean("use_qk_norm", False)
     style = Style(biases={"qkv": bias(c, "attention_bias")}, head_norms=norms, experts=True, gguf_names={"mlp_norm": "post_attention_norm"})
     spec = dense(c, style, partial=0.5)
@@ -210,8 +212,8 @@ def glm4_moe(c: Config) -> ModelSpec:
         factor=c.number("routed_scaling_factor", 1.0),
     )
     experts = ExpertTensors(Tensors(c, style, spec), HF_EXPERTS)
-    shared = c.integer("n_shared_experts") * size
-    for index in range(c.integer("first_k_dense_replace", 0), len(spec.layers)):
+    shared = between(c, "n_shared_experts") * size
+    for index in range(between(c, "first_k_dense_replace", 0), len(spec.layers)):
         own = experts.router(index, dataclasses.replace(router), "mlp.gate.e_score_correction_bias")
         experts.set(index, MoeSpec(number, used, own, experts.expert(index, size)), experts.shared(index, shared))
     spec.ignored_tensors += [experts.stem("*", len(spec.layers) + index) for index in range(drafts)]  # they draft further tokens
