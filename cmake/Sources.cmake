@@ -43,7 +43,8 @@ set(LLMI_CORE_SOURCES
   engine/rows/row_processor.cc engine/rows/user_processors.cc)
 
 set(LLMI_CUDA_SOURCES
-  kernels/cuda/cuda_device.cu kernels/cuda/matrix_products.cu kernels/cuda/stream_nibbles.cu kernels/cuda/stream_bytes.cu)
+  kernels/cuda/cuda_device.cu kernels/cuda/matrix_products.cu kernels/cuda/stream_nibbles.cu kernels/cuda/stream_bytes.cu
+  kernels/cuda/stream_super.cu kernels/cuda/stream_tables.cu)
 set(LLMI_NO_CUDA_SOURCES kernels/no_cuda/cuda_device.cc)
 
 set(LLMI_BINDING_SOURCES

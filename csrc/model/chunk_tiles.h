@@ -10,9 +10,11 @@
 namespace llmi {
 
 // Writes a quantised tile as chunks to zeroed memory.
-inline void PermuteToChunks(PackedType type, const uint8_t* tile, int64_t num_cols, uint8_t* to) {
-  const bool is_half = PackedLowBits(type) == 4;
-  const uint32_t sign = PackedOffset(type) == 0 ? 0u : is_half ? 0x08080808u : 0x80808080u;
+inline void PermuteToChunks(PackedType type, const CodeTable& table, const uint8_t* tile, int64_t num_cols, uint8_t* to) {
+  constexpr uint32_t kBytes = 0x01010101u;
+  const uint32_t sign = HasSignedCodes(type) ? kBytes << (PackedBits(type) - 1) : 0u;
+  const int64_t num_kinds = HasMinimumPacked(type) ? 2 : 1;
+  const auto scale_bytes = static_cast<size_t>(ChunkScaleSize(type));
   for (int64_t index = 0; index < num_cols / kBlockSize; ++index) {
     const ChunkPlace place = ChunkPlaceOf(type, num_cols, index);
     uint8_t* chunk = to + place.chunk_bytes;
@@ -20,11 +22,30 @@ inline void PermuteToChunks(PackedType type, const uint8_t* tile, int64_t num_co
       const reference::PackedRow from = {type, tile, row};
       for (int64_t group = 0; group < kBlockSize / 4; ++group) {
         const uint32_t word = from.CodeWord(index, group) ^ sign;
-        auto* word_to = reinterpret_cast<uint32_t*>(chunk + ChunkWord(type, place.block, row, group));
-        *word_to |= is_half ? word << (place.block % 2 * 4) : word;
+        if (IsTablePacked(type)) {
+          uint32_t codes = 0;
+          for (int i = 0; i < 4; ++i) codes |= ChunkTableCode(table, word >> (8 * i) & 15) << (4 * i);
+          auto* word_to = reinterpret_cast<uint32_t*>(chunk + place.block / 2 * kChunkPieceBytes + ChunkWord(type, row, group));
+          *word_to |= codes << (place.block % 2 * 16);
+          continue;
+        }
+        for (int i = 0; i < NumChunkFields(type, place.block); ++i) {
+          const ChunkField field = ChunkFieldOf(type, place.block, i);
+          auto* word_to = reinterpret_cast<uint32_t*>(chunk + field.piece * kChunkPieceBytes + ChunkWord(type, row, group));
+          *word_to |= (word >> field.from & kBytes * ((1u << field.bits) - 1)) << field.to;
+        }
       }
-      for (int64_t which = 0; which < (HasMinimumPacked(type) ? 2 : 1); ++which) {
-        std::memcpy(chunk + ChunkScale(type, place, row, which), from.Scales(index) + (which * kTileRows + row) * 2, 2);
+      for (int64_t which = 0; which < num_kinds; ++which) {
+        // A tile has [16] scales, then [16] minima, or the second halves' scales.
+        uint8_t* scale = chunk + ChunkScale(type, place, row, which);
+        if (PackedScales(type) == PackedScale::kHalf) {
+          std::memcpy(scale, from.Scales(index) + (which * kTileRows + row) * 2, 2);
+        } else {
+          for (size_t i = 0; i < scale_bytes; ++i) scale[i] = from.ScaleByte(index, which + static_cast<int64_t>(i));
+        }
+        if (!IsSuperBlockPacked(type)) continue;
+        const uint8_t* super = from.Group(index) + PackedScaleOffset(type, PackedGroupBlocks(type));
+        std::memcpy(chunk + ChunkSuper(type, row, which), super + (which * kTileRows + row) * 2, 2);
       }
     }
   }

@@ -255,7 +255,7 @@ PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& sourc
         PackFloatRow(type_, values.data(), num_cols_, row % kTileRows, tile);
       }
       if (in_chunks_ && (row + 1 == row_end || row % kTileRows + 1 == kTileRows)) {
-        PermuteToChunks(type_, own_tile.data(), num_cols_, packed.data() + row / kTileRows * ChunkTileBytes(type_, num_cols_));
+        PermuteToChunks(type_, table_, own_tile.data(), num_cols_, packed.data() + row / kTileRows * ChunkTileBytes(type_, num_cols_));
         std::fill(own_tile.begin(), own_tile.end(), uint8_t{0});
       }
     }

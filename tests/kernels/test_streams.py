@@ -15,24 +15,26 @@ import numpy as np
 import pytest
 
 from llmi import _core
-from quantization import random_blocks
+from quantization import LAYOUTS, block_bytes, random_blocks
 from test_ops import rand, same
 
 ROOT = Path(__file__).parents[2]
 T = _core.testing
-CHUNKED = ["Q4_0", "Q4_1", "Q8_0"]
+CHUNKED = ["Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "IQ4_XS", "MXFP4"]
 MODES: list[dict[str, Any]] = [{}, {"fine": True}, {"bits": 16}]
 pytestmark = pytest.mark.usefixtures("device")
 
 
 # Whole chunks; one row; one block; an odd block left over; seven blocks left over; more tiles than blocks of the grid, one of them cut.
-@pytest.mark.parametrize("shape", [(16, 256), (1, 512), (33, 32), (50, 288), (17, 2 * 256 + 224), (100, 1056)], ids=str)
-@pytest.mark.parametrize("dtype", CHUNKED)
+SHAPES = [(16, 256), (1, 512), (33, 32), (50, 288), (17, 2 * 256 + 224), (100, 1056), (50, 768)]
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [(d, s) for d in CHUNKED for s in SHAPES if s[1] % LAYOUTS[d][0] == 0], ids=str)
 def test_borders_of_chunks_rows_and_sets(device: str, dtype: str, shape: tuple[int, int]) -> None:
     rows, cols = shape
     data = random_blocks(dtype, rows, cols, seed=cols)
     own, reference = (T.PackedMatrix(table, dtype, data, rows, cols) for table in (device, "reference"))
-    for num_rows in (1, 4, 5, 8, 9, 16, 17, 33, 64, 65, 128):
+    for num_rows in (1, 4, 5, 8, 9, 16, 17, 24, 33, 48, 64, 65, 128):
         x = rand(num_rows, cols, seed=num_rows)
         for mode in MODES:
             assert same(T.linear(device, [own], x, **mode), T.linear("reference", [reference], x, **mode)), (num_rows, mode)
@@ -41,16 +43,17 @@ def test_borders_of_chunks_rows_and_sets(device: str, dtype: str, shape: tuple[i
 @pytest.mark.parametrize("dtype", CHUNKED)
 def test_values_that_are_not_finite(device: str, dtype: str) -> None:
     """NaN and infinity in x and in scales stay in their row and column."""
-    rows, cols = 40, 352  # 11 blocks: the last chunk has three
+    size = LAYOUTS[dtype][0]
+    rows, cols = 40, 352 if size == 32 else 768  # 11 blocks: the last chunk has three
     data = bytearray(random_blocks(dtype, rows, cols))
-    block_bytes = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}[dtype]
-    for row, block, half in ((3, 10, 0x7E00), (20, 0, 0x7C00), (39, 5, 0xFC00), (11, 7, 0x8000)):
-        at = (row * cols // 32 + block) * block_bytes
+    first_scale = 208 if dtype == "Q6_K" else 0
+    for row, block, half in ((3, cols // size - 1, 0x7E00), (20, 0, 0x7C00), (39, 1, 0xFC00), (11, 2, 0x8000)):
+        at = (row * cols // size + block) * block_bytes(dtype) + first_scale
         data[at : at + 2] = int.to_bytes(half, 2, "little")
     x = rand(12, cols)
-    x[1, 5], x[4, 351], x[9, 256] = np.nan, np.inf, -np.inf
+    x[1, 5], x[4, cols - 1], x[9, 256] = np.nan, np.inf, -np.inf
     x[6] = -0.0
-    x[7, 320:] = 0.0
+    x[7, cols - 32 :] = 0.0
     for mode in MODES:
         for count in (3, 8, 12):
             got, wanted = (
@@ -62,7 +65,7 @@ def test_values_that_are_not_finite(device: str, dtype: str) -> None:
             assert np.array_equal(got.view(np.uint32)[finite], wanted.view(np.uint32)[finite])
 
 
-@pytest.mark.parametrize("dtype", CHUNKED)
+@pytest.mark.parametrize("dtype", ["Q4_0", "Q4_1", "Q8_0"])
 def test_a_total_of_minus_zero_keeps_its_sign(device: str, dtype: str) -> None:
     """So nothing is added for the blocks that the last chunk lacks.
 
@@ -70,14 +73,14 @@ def test_a_total_of_minus_zero_keeps_its_sign(device: str, dtype: str) -> None:
     what is left is the rounding of 127 times the scale of x, here 0.625 x 2^-126, which the weights' scale of -2^-24 takes below 2^-150.
     """
     rows, cols = 16, 352  # 11 blocks: the last chunk has three
-    block_bytes, one, zero = {"Q4_0": (18, 9, 8), "Q4_1": (20, 1, 0), "Q8_0": (34, 1, 0)}[dtype]
+    one, zero = {"Q4_0": (9, 8), "Q4_1": (1, 0), "Q8_0": (1, 0)}[dtype]
     codes = [one, *[zero] * 15] * 2  # the first column of each half
     block = bytes.fromhex("0180" + "0080" * (dtype == "Q4_1"))  # the scale; the minimum is -0
     block += bytes(codes) if dtype == "Q8_0" else bytes(low | high << 4 for low, high in zip(codes[:16], codes[16:], strict=True))
-    assert len(block) == block_bytes
+    assert len(block) == block_bytes(dtype)
     data = bytearray(random_blocks(dtype, rows, cols))
-    at = (3 * cols // 32 + 10) * block_bytes  # the last block of row 3
-    data[at : at + block_bytes] = block
+    at = (3 * cols // 32 + 10) * len(block)  # the last block of row 3
+    data[at : at + len(block)] = block
     x = np.zeros((8, cols), np.float32)
     x[:, 320] = np.float32(2.0**-99 * (1 + 2.0**-23))
     x[:, 336] = -x[:, 320]
@@ -90,11 +93,27 @@ def test_a_total_of_minus_zero_keeps_its_sign(device: str, dtype: str) -> None:
         assert same(got, wanted)
 
 
+@pytest.mark.parametrize("cols", [256, 96])
+def test_all_exponents_of_mxfp4(device: str, cols: int) -> None:
+    """Those of subnormal scales and 255, which is no NaN; a row for each."""
+    blocks = np.frombuffer(random_blocks("MXFP4", 256, cols), np.uint8).reshape(256, cols // 32, 17).copy()
+    blocks[:, :, 0] = np.arange(256)[:, None]
+    x = rand(5, cols)
+    for mode in MODES:
+        for count in (3, 5):
+            got, wanted = (
+                T.linear(table, [T.PackedMatrix(table, "MXFP4", blocks.tobytes(), 256, cols)], x[:count].copy(), **mode)
+                for table in (device, "reference")
+            )
+            assert same(got, wanted) and (got[:, 0] != 0).all()
+
+
 @pytest.mark.parametrize("dtype", CHUNKED)
 def test_embeddings_read_chunks(device: str, dtype: str) -> None:
-    data = random_blocks(dtype, 37, 352)
+    cols = 352 if LAYOUTS[dtype][0] == 32 else 512
+    data = random_blocks(dtype, 37, cols)
     ids = [0, 36, 7, 8, 15, 16, 23, 24, 31, 7]
-    got, wanted = (T.embedding(table, T.PackedMatrix(table, dtype, data, 37, 352), ids, 1.0) for table in (device, "reference"))
+    got, wanted = (T.embedding(table, T.PackedMatrix(table, dtype, data, 37, cols), ids, 1.0) for table in (device, "reference"))
     assert same(got, wanted)
 
 

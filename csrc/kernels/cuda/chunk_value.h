@@ -3,30 +3,48 @@
 
 #include <cstdint>
 
+#include "core/float8.h"
 #include "core/scalar_math.h"
 #include "kernels/cuda/half_format.h"
 #include "kernels/layout/chunks.h"
 
 namespace llmi::cuda {
 
-// The code of column k of a block, with its offset subtracted.
-LLMI_HD inline int32_t ChunkLevel(PackedType type, const uint8_t* chunk, int64_t block, int64_t row, int64_t k) {
-  const uint8_t byte = chunk[ChunkWord(type, block, row, k / 4) + k % 4];
-  if (PackedLowBits(type) == 8) return static_cast<int8_t>(byte);
-  const auto high = static_cast<uint8_t>(block % 2 == 1 ? byte & 0xF0 : byte << 4);
-  return PackedOffset(type) != 0 ? static_cast<int8_t>(high) / 16 : high / 16;
+// The level of column k of a block: its code, with its offset subtracted, or what a table has for it.
+LLMI_HD inline int32_t ChunkLevel(const PackedView& weights, const uint8_t* chunk, int64_t block, int64_t row, int64_t k) {
+  const PackedType type = weights.type;
+  if (IsTablePacked(type)) {
+    const auto* word = reinterpret_cast<const uint32_t*>(chunk + block / 2 * kChunkPieceBytes + ChunkWord(type, row, k / 4));
+    return weights.table[CodeOfChunkTable(*word >> (block % 2 * 16 + k % 4 * 4) & 15)];
+  }
+  uint32_t code = 0;
+  for (int i = 0; i < NumChunkFields(type, block); ++i) {
+    const ChunkField field = ChunkFieldOf(type, block, i);
+    const uint32_t byte = chunk[field.piece * kChunkPieceBytes + ChunkWord(type, row, k / 4) + k % 4];
+    code |= (byte >> field.to & ((1u << field.bits) - 1)) << field.from;
+  }
+  const uint32_t sign = HasSignedCodes(type) ? 1u << (PackedBits(type) - 1) : 0u;
+  return static_cast<int32_t>(code ^ sign) - static_cast<int32_t>(sign);
 }
 
 // W[row][k], dequantised.
 LLMI_HD inline float ChunkValue(const PackedView& weights, int64_t row, int64_t k) {
-  const ChunkPlace place = ChunkPlaceOf(weights.type, weights.num_cols, k / kBlockSize);
-  const uint8_t* chunk = weights.data + row / kTileRows * ChunkTileBytes(weights.type, weights.num_cols) + place.chunk_bytes;
+  const PackedType type = weights.type;
+  const ChunkPlace place = ChunkPlaceOf(type, weights.num_cols, k / kBlockSize);
+  const uint8_t* chunk = weights.data + row / kTileRows * ChunkTileBytes(type, weights.num_cols) + place.chunk_bytes;
   const int64_t lane = row % kTileRows;
-  const auto half = [&](int64_t which) {
-    return HalfBitsToFloat(*reinterpret_cast<const uint16_t*>(chunk + ChunkScale(weights.type, place, lane, which)));
+  const int64_t half = HasHalfScalesPacked(type) ? k % kBlockSize / 16 : 0;
+  const auto fp16 = [&](int64_t at) { return HalfBitsToFloat(*reinterpret_cast<const uint16_t*>(chunk + at)); };
+  const auto scale = [&](int64_t which) {
+    const int64_t at = ChunkScale(type, place, lane, which);
+    switch (PackedScales(type)) {
+      case PackedScale::kBytes: return fp16(ChunkSuper(type, lane, which)) * static_cast<float>(static_cast<int8_t>(chunk[at + half]));
+      case PackedScale::kExponent: return PowerOfTwoScale(chunk[at]);
+      default: return fp16(at);
+    }
   };
-  const auto level = static_cast<float>(ChunkLevel(weights.type, chunk, place.block, lane, k % kBlockSize));
-  return HasMinimumPacked(weights.type) ? Fma(half(0), level, half(1)) : half(0) * level;
+  const auto level = static_cast<float>(ChunkLevel(weights, chunk, place.block, lane, k % kBlockSize));
+  return HasMinimumPacked(type) ? Fma(scale(0), level, scale(1)) : scale(0) * level;
 }
 
 }  // namespace llmi::cuda

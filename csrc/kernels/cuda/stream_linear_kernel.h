@@ -5,14 +5,14 @@
 // sums to the totals that the warp before it left, and passes them on. More than 16 rows are sets of warps, which read the same slots.
 //
 // A dot begins at 0x4B400000, so its bits are those of the float 12,582,912 + dot: one fma makes the float of the dot, exactly, and takes
-// back the factor 16 of codes that stand in the high halves of their bytes. With activations of two bytes the dot is
+// back the factor of codes that stand in the high bits of their bytes (chunk_parts.h). With activations of two bytes the dot is
 // fma(256, float(dot of high bytes), float(dot of low bytes)), which rounds once, as the float of the whole integer does.
 #pragma once
 
 #include <cstddef>
 #include <type_traits>
 
-#include "kernels/cuda/half_format.h"
+#include "kernels/cuda/chunk_parts.h"
 #include "kernels/cuda/linear_kernels.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/cuda/warp.h"
@@ -35,16 +35,21 @@ struct StreamLinearKernel {
   static constexpr bool kFine = kForm == ActivationForm::kFine;
   static constexpr bool kTwoBytes = kForm == ActivationForm::kTwoBytes;
   static constexpr bool kMinimum = HasMinimumPacked(kType);
+  static constexpr bool kHalves = HasHalfScalesPacked(kType);
   static constexpr int kGroups = kRows == StreamRowsForm::kSixteen ? 2 : 1;  // of 8 columns of the instruction
   static constexpr int kXRows = kFour ? 1 : 2;                               // of a group whose sums a lane has
   static constexpr int kSums = 2 * kXRows;                                   // of a group, in a lane
   static constexpr int kSetRows = kFour ? 4 : 8 * kGroups;
-  static constexpr int kSets = kRows == StreamRowsForm::kSixteen ? kStreamRows / kSetRows : 1;
+  static constexpr int kSets = kFour ? 1 : kStreamRows / kSetRows;
   // What a warp keeps until its turn must fit its registers.
-  static constexpr bool kIsHalved = kMinimum ? kForm != ActivationForm::kCoarse : kFine && !kIsWhole;
+  static constexpr bool kIsHalved = kHalves    ? !kFour || kForm != ActivationForm::kCoarse
+                                    : kMinimum ? kFine || (kTwoBytes && (!kFour || PackedBits(kType) > 4))
+                                               : !kIsWhole && (kFine || (kTwoBytes && !kFour && IsTablePacked(kType)));
   static constexpr int kUnits = kGroups * (kIsHalved ? 2 : 1);  // of a chunk
   static constexpr int kUnitBlocks = kChunkBlocks / kUnits;
-  static constexpr int kXScales = kFine ? 2 : 1;  // for each 32 columns
+  static constexpr int kXScales = kFine ? 2 : 1;          // for each 32 columns
+  static constexpr int kDots = kFine || kHalves ? 2 : 1;  // of a block
+  static constexpr int kTerms = kHalves ? 2 : 1;          // that a block adds, without its minimum
   static constexpr int kSlotBytes = static_cast<int>(ChunkBytes(kType, kChunkBlocks));
   static constexpr int kSlots = kSlotBytes > 2560 ? 8 : 16;
   static_assert(kSlots >= kMostWarps, "the host computes a unit of every warp before the first is added");
@@ -55,6 +60,7 @@ struct StreamLinearKernel {
   struct Shared {
     StreamRoom<kSlots, kSlotBytes> room;
     Totals totals[kSets][kWarpLanes];
+    alignas(16) ChunkTable table;  // so that it comes to registers in one load
   };
   static constexpr size_t kSharedBytes = sizeof(Shared);
 
@@ -62,6 +68,7 @@ struct StreamLinearKernel {
   Int8Rows rows;
   int64_t grid_x;
   unsigned num_blocks;  // of 32 columns
+  ChunkTable table;
 
   template <typename Visit>
   void ForEachPointer(const Visit& visit) const {
@@ -79,13 +86,18 @@ struct StreamLinearKernel {
     const unsigned num_chunks = (num_blocks + kChunkBlocks - 1) / kChunkBlocks;
     const auto num_tiles = static_cast<unsigned>((NumTiles(output.weights.num_rows) - block.x + grid_x - 1) / grid_x);
     const int64_t tile_bytes = ChunkTileBytes(kType, output.weights.num_cols);
+    if constexpr (IsTablePacked(kType)) {
+      block.ForEachThread([&](int thread) {
+        if (thread == 0) shared.table = table;
+      });
+    }
     auto stream = OpenStream(block, &shared.room, num_sets * kUnits, num_tiles * num_chunks, [=, this](unsigned piece) -> StreamPiece {
       const unsigned tile = piece / num_chunks;
       const unsigned chunk = piece - tile * num_chunks;
       const uint8_t* from = output.weights.data + (block.x + tile * grid_x) * tile_bytes + chunk * ChunkBytes(kType, kChunkBlocks);
       return {from, static_cast<int>(ChunkBytes(kType, BlocksFrom(chunk * kChunkBlocks)))};
     });
-    const int warps_per_set = num_sets > 2 ? kMostWarps / 4 : kMostWarps / num_sets;
+    const int warps_per_set = num_sets > 4 ? 1 : num_sets > 2 ? kMostWarps / 4 : kMostWarps / num_sets;
     const unsigned tile_units = num_chunks * kUnits;
     typename Block::template PerWarp<Unit<Warp>> units;
     RunInOrder(
@@ -100,7 +112,7 @@ struct StreamLinearKernel {
             ++unit.tile;
           }
           unit.first_block = (index - unit.tile_begin) * kUnitBlocks;
-          Compute(warp, stream, index / kUnits, &unit);
+          Compute(warp, stream, index / kUnits, shared.table, &unit);
         },
         [&](const Warp& warp, int set, unsigned index) {
           const Unit<Warp>& unit = units[warp];
@@ -110,13 +122,12 @@ struct StreamLinearKernel {
   }
 
  private:
+  using Codes = ChunkCodes<kType, kUnitBlocks>;
+  using Scales = ChunkScales<kType, kUnitBlocks>;
   // What a lane adds up: total = fma(a, b, total), then, with a minimum, total = fma(minimum, x_sum, total).
   struct Terms {
-    float a[kUnitBlocks][kGroups][kSums];
-    float b[kUnitBlocks][kGroups][kSums];
-  };
-  struct WeightScales {
-    uint32_t halves[2][kUnitBlocks / 2];  // of the tile's two rows, two blocks in a word
+    float a[kUnitBlocks][kTerms][kGroups][kSums];
+    float b[kUnitBlocks][kTerms][kGroups][kSums];
   };
   struct XValues {
     float of[kUnitBlocks][kGroups][kXRows];
@@ -133,11 +144,8 @@ struct StreamLinearKernel {
     unsigned first_block = 0;
     typename Warp::template PerLane<LaneRows> rows;
     typename Warp::template PerLane<Terms> terms;
-    typename Warp::template PerLane<WeightScales> minima;
+    typename Warp::template PerLane<Scales> minima;
     typename Warp::template PerLane<XValues> x_sums;
-  };
-  struct Codes {
-    WideMatrixA pieces[PackedLowBits(kType) == 4 ? kUnitBlocks / 2 : kUnitBlocks];
   };
   struct XCodes {
     WideMatrixB of[kUnitBlocks][kGroups];
@@ -155,7 +163,7 @@ struct StreamLinearKernel {
     const auto begin = [&](int64_t row) { return static_cast<unsigned>(row < output.num_rows ? row : output.num_rows - 1) * num_blocks; };
     LLMI_UNROLL
     for (int group = 0; group < kGroups; ++group) {
-      const unsigned lane_columns = static_cast<unsigned>(lane % 4) * 8;
+      const unsigned lane_columns = static_cast<unsigned>(lane % 4) * (kHalves ? 4 : 8);
       to->codes[group] = begin(first_row + (kFour ? lane / 8 : group * 8 + lane / 4)) * static_cast<unsigned>(kBlockSize) + lane_columns;
       LLMI_UNROLL
       for (int i = 0; i < kXRows; ++i) to->blocks[group][i] = begin(first_row + SumRow(lane, group, i));
@@ -165,7 +173,7 @@ struct StreamLinearKernel {
   LLMI_HD static int SumRow(int lane, int group, int i) { return kFour ? lane % 4 : group * 8 + lane % 4 * 2 + i % 2; }
 
   template <typename Warp, typename Stream>
-  LLMI_HD void Compute(const Warp& warp, Stream& stream, unsigned piece, Unit<Warp>* unit) const {
+  LLMI_HD void Compute(const Warp& warp, Stream& stream, unsigned piece, const ChunkTable& shared_table, Unit<Warp>* unit) const {
     const unsigned in_chunk = unit->first_block % kChunkBlocks;
     const unsigned chunk_blocks = BlocksFrom(unit->first_block - in_chunk);
     const int unit_blocks = static_cast<int>(chunk_blocks) - static_cast<int>(in_chunk);
@@ -181,61 +189,72 @@ struct StreamLinearKernel {
     });
     const uint8_t* slot = stream.Wait(piece);
     typename Warp::template PerLane<Codes> codes;
-    typename Warp::template PerLane<WeightScales> scales;
+    ChunkTable own_table;
+    if constexpr (IsTablePacked(kType)) own_table = shared_table;
+    typename Warp::template PerLane<Scales> scales;
     warp.ForEachLane([&](int lane) {
-      constexpr unsigned kPieces = sizeof(Codes) / sizeof(WideMatrixA);
-      const uint8_t* from = slot + in_chunk / kUnitBlocks * kPieces * kChunkPieceBytes + lane * 16;
-      LLMI_UNROLL
-      for (unsigned i = 0; i < kPieces; ++i) codes[lane].pieces[i] = Load16(from + i * kChunkPieceBytes);
-      LoadHalves(slot, 0, lane, chunk_blocks, in_chunk, &scales[lane]);
-      if constexpr (kMinimum) LoadHalves(slot, 1, lane, chunk_blocks, in_chunk, &unit->minima[lane]);
+      codes[lane].Load(slot, in_chunk, lane);
+      scales[lane].template Load<kIsWhole>(slot, 0, lane, chunk_blocks, in_chunk);
+      if constexpr (kMinimum) unit->minima[lane].template Load<kIsWhole>(slot, 1, lane, chunk_blocks, in_chunk);
     });
     stream.Release(warp, piece);
     LLMI_UNROLL
     for (int b = 0; b < kUnitBlocks; ++b) {
       typename Warp::template PerLane<WideMatrixA> a;
-      warp.ForEachLane([&](int lane) { a[lane] = Unpacked(codes[lane], b); });
+      warp.ForEachLane([&](int lane) { a[lane] = codes[lane].Bytes(own_table, b); });
       LLMI_UNROLL
       for (int group = 0; group < kGroups; ++group) {
-        if constexpr (kFine) {
-          typename Warp::template PerLane<MatrixD> dots[2];
-          for (int half = 0; half < 2; ++half) {
-            typename Warp::template PerLane<WideMatrixB> x;
-            warp.ForEachLane([&](int lane) {  // lanes with t below 2 have the first 16 columns
-              if (lane % 4 / 2 == half) x[lane] = high[lane].of[b][group];
-            });
-            warp.template Multiply<kSigned>(a, x, dots[half]);
-          }
-          warp.ForEachLane([&](int lane) {
+        Dots<Warp> dots;
+        Dots<Warp> low_dots;
+        Multiply(warp, a, high, b, group, &dots);
+        if constexpr (kTwoBytes) Multiply(warp, a, low, b, group, &low_dots);
+        warp.ForEachLane([&](int lane) {
+          LLMI_UNROLL
+          for (int i = 0; i < kSums; ++i) {
+            const auto dot = [&](int d) {
+              const float whole = ToFloat(dots.of[d][lane], b, i);
+              if constexpr (kTwoBytes) return Fma(256.0f, whole, ToFloat(low_dots.of[d][lane], b, i));
+              return whole;
+            };
+            const float* x_scale = x_scales[lane].of[b][group][i % kXRows];
+            Terms& terms = unit->terms[lane];
             LLMI_UNROLL
-            for (int i = 0; i < kSums; ++i) {
-              const float* x_scale = x_scales[lane].of[b][group][i % kXRows];
-              const float first = ToFloat(dots[0][lane], b, i) * x_scale[0];
-              unit->terms[lane].a[b][group][i] = Fma(ToFloat(dots[1][lane], b, i), x_scale[1], first);
-              unit->terms[lane].b[b][group][i] = ScaleOf(scales[lane], b, i / kXRows);
+            for (int t = 0; t < kTerms; ++t) {
+              const float scale = scales[lane].Of(b, t, i / kXRows);
+              terms.a[b][t][group][i] = kFine ? dot(t) * x_scale[kFine ? t : 0] : dot(t);
+              if constexpr (kFine && !kHalves) terms.a[b][t][group][i] = Fma(dot(1), x_scale[1], terms.a[b][t][group][i]);
+              terms.b[b][t][group][i] = kFine ? scale : scale * x_scale[0];
             }
-          });
-        } else {
-          typename Warp::template PerLane<MatrixD> dots;
-          typename Warp::template PerLane<MatrixD> low_dots;
-          typename Warp::template PerLane<WideMatrixB> x;
-          warp.ForEachLane([&](int lane) { x[lane] = high[lane].of[b][group]; });
-          warp.template Multiply<kSigned>(a, x, dots);
-          if constexpr (kTwoBytes) {
-            warp.ForEachLane([&](int lane) { x[lane] = low[lane].of[b][group]; });
-            warp.template Multiply<kSigned>(a, x, low_dots);
           }
-          warp.ForEachLane([&](int lane) {
-            LLMI_UNROLL
-            for (int i = 0; i < kSums; ++i) {
-              float dot = ToFloat(dots[lane], b, i);
-              if constexpr (kTwoBytes) dot = Fma(256.0f, dot, ToFloat(low_dots[lane], b, i));
-              unit->terms[lane].a[b][group][i] = dot;
-              unit->terms[lane].b[b][group][i] = ScaleOf(scales[lane], b, i / kXRows) * x_scales[lane].of[b][group][i % kXRows][0];
-            }
-          });
-        }
+        });
       }
+    }
+  }
+
+  template <typename Warp>
+  struct Dots {
+    typename Warp::template PerLane<MatrixD> of[kDots];
+  };
+  // The dots of a block with a group's rows: of all columns, or of each half of them.
+  template <typename Warp>
+  LLMI_HD static void Multiply(const Warp& warp, const typename Warp::template PerLane<WideMatrixA>& a,
+                               const typename Warp::template PerLane<XCodes>& x_codes, int b, int group, Dots<Warp>* dots) {
+    constexpr bool kSigned = Codes::kSigned;
+    typename Warp::template PerLane<WideMatrixB> x;
+    warp.ForEachLane([&](int lane) { x[lane] = x_codes[lane].of[b][group]; });
+    if constexpr (kHalves) {
+      warp.template MultiplyHalf<kSigned, 0>(a, x, dots->of[0]);
+      warp.template MultiplyHalf<kSigned, 1>(a, x, dots->of[1]);
+    } else if constexpr (kFine) {
+      for (int half = 0; half < 2; ++half) {
+        typename Warp::template PerLane<WideMatrixB> own;
+        warp.ForEachLane([&](int lane) {  // lanes with t below 2 have the first 16 columns
+          if (lane % 4 / 2 == half) own[lane] = x[lane];
+        });
+        warp.template Multiply<kSigned>(a, own, dots->of[half]);
+      }
+    } else {
+      warp.template Multiply<kSigned>(a, x, dots->of[0]);
     }
   }
 
@@ -251,9 +270,10 @@ struct StreamLinearKernel {
           LLMI_UNROLL
           for (int i = 0; i < kSums; ++i) {
             float& total = totals.values[group * kSums + i];
-            total = Fma(unit.terms[lane].a[b][group][i], unit.terms[lane].b[b][group][i], total);
+            LLMI_UNROLL
+            for (int t = 0; t < kTerms; ++t) total = Fma(unit.terms[lane].a[b][t][group][i], unit.terms[lane].b[b][t][group][i], total);
             if constexpr (kMinimum) {
-              total = Fma(ScaleOf(unit.minima[lane], b, i / kXRows), unit.x_sums[lane].of[b][group][i % kXRows], total);
+              total = Fma(unit.minima[lane].Of(b, 0, i / kXRows), unit.x_sums[lane].of[b][group][i % kXRows], total);
             }
           }
         }
@@ -272,61 +292,12 @@ struct StreamLinearKernel {
     });
   }
 
-  static constexpr bool kSigned = PackedOffset(kType) != 0;
-  // Codes in the high halves of their bytes count 16 times.
-  LLMI_HD static constexpr bool IsHigh(int block) { return PackedLowBits(kType) == 4 && (kSigned || block % 2 == 1); }
-  LLMI_HD static WideMatrixA Unpacked(const Codes& codes, int block) {
-    WideMatrixA a;
-    LLMI_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      if constexpr (PackedLowBits(kType) == 8) {
-        a.words[i] = codes.pieces[block].words[i];
-      } else {
-        const uint32_t word = codes.pieces[block / 2].words[i];
-        a.words[i] = block % 2 == 1 ? word & 0xF0F0F0F0u : kSigned ? word << 4 & 0xF0F0F0F0u : word & 0x0F0F0F0Fu;
-      }
-    }
-    return a;
-  }
   LLMI_HD static float ToFloat(const MatrixD& d, int block, int i) {
     const float sum = __builtin_bit_cast(float, d.values[kFour ? 2 * i : i]);
-    return IsHigh(block) ? Fma(sum, 0.0625f, -kMagicFloat / 16) : sum - kMagicFloat;
-  }
-  LLMI_HD static float ScaleOf(const WeightScales& scales, int block, int row_half) {
-    return HalfBitsToFloat(static_cast<uint16_t>(scales.halves[row_half][block / 2] >> (block % 2 * 16)));
+    const float factor = Codes::Factor(block);
+    return factor == 1.0f ? sum - kMagicFloat : Fma(sum, 1.0f / factor, -kMagicFloat / factor);
   }
 
-  LLMI_HD static WideMatrixA Load16(const uint8_t* from) {
-    struct alignas(16) Words {
-      uint32_t words[4];
-    };
-    const Words words = *reinterpret_cast<const Words*>(from);
-    return {{words.words[0], words.words[1], words.words[2], words.words[3]}};
-  }
-  // fp16 of the lane's two rows of the tile, for the unit's blocks. which: scales (0) or minima (1).
-  LLMI_HD static void LoadHalves(const uint8_t* slot, int which, int lane, unsigned chunk_blocks, unsigned first, WeightScales* to) {
-    struct alignas(kUnitBlocks * 2) Halves {
-      uint32_t words[kUnitBlocks / 2];
-    };
-    LLMI_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const ChunkPlace place = {0, chunk_blocks, first};
-      const uint8_t* from = slot + static_cast<unsigned>(ChunkScale(kType, place, lane / 4 + 8 * half, which));
-      if constexpr (kIsWhole) {
-        const Halves whole = *reinterpret_cast<const Halves*>(from);
-        LLMI_UNROLL
-        for (int i = 0; i < kUnitBlocks / 2; ++i) to->halves[half][i] = whole.words[i];
-      } else {
-        LLMI_UNROLL
-        for (int b = 0; b < kUnitBlocks; ++b) {
-          uint32_t& word = to->halves[half][b / 2];
-          if (b % 2 == 0) word = 0;
-          if (first + static_cast<unsigned>(b) < chunk_blocks)
-            word |= static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(from)[b]) << (b % 2 * 16);
-        }
-      }
-    }
-  }
   // The lane's columns of x; up to four rows stand in columns 2 r and 2 r + 1 of the instruction.
   LLMI_HD static void LoadXCodes(const int8_t* codes, const LaneRows& rows, unsigned first_block, int unit_blocks, XCodes* to) {
     struct alignas(8) Words {
@@ -338,8 +309,13 @@ struct StreamLinearKernel {
       LLMI_UNROLL
       for (int b = 0; b < kUnitBlocks; ++b) {
         if (!kIsWhole && b >= unit_blocks) continue;
-        const Words words = *reinterpret_cast<const Words*>(from + b * kBlockSize);
-        to->of[b][group] = {{words.words[0], words.words[1]}};
+        if constexpr (kHalves) {
+          const uint32_t* words = reinterpret_cast<const uint32_t*>(from + b * kBlockSize);
+          to->of[b][group] = {{words[0], words[4]}};
+        } else {
+          const Words words = *reinterpret_cast<const Words*>(from + b * kBlockSize);
+          to->of[b][group] = {{words.words[0], words.words[1]}};
+        }
       }
     }
   }

@@ -27,6 +27,7 @@ struct MatrixD {
 // m16n8k32: D = kMagicSum + A B, A of signed or unsigned bytes. Words: rows g, g + 8, then the same of columns 16 further; B likewise.
 // What A and B call columns may be any order of theirs, since the sums are exact. D's bits are those of the float 12,582,912 + sum, if the
 // sum is less than 2^22 from zero.
+// MultiplyHalf is m16n8k16 of half the words of each row: 0 the first, 1 the second.
 struct WideMatrixA {
   uint32_t words[4];
 };
@@ -51,6 +52,24 @@ struct HalfMatrixB {
 struct HalfMatrixD {
   float values[4];
 };
+
+// Four of the eight bytes of low and high, by the lowest four digits of hex of `which`; if a digit is above 7, eight times its byte's sign.
+LLMI_HD inline uint32_t PermutedBytes(uint32_t low, uint32_t high, uint32_t which) {
+#ifdef __CUDA_ARCH__
+  uint32_t bytes;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(low), "r"(high), "r"(which));
+  return bytes;
+#else
+  const uint64_t from = low | static_cast<uint64_t>(high) << 32;
+  uint32_t bytes = 0;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t digit = which >> (4 * i) & 15;
+    const auto byte = static_cast<uint32_t>(from >> (digit % 8 * 8) & 255);
+    bytes |= (digit < 8 ? byte : byte < 128 ? 0u : 255u) << (8 * i);
+  }
+  return bytes;
+#endif
+}
 
 struct HostWarp {
   template <typename T>
@@ -93,23 +112,11 @@ struct HostWarp {
 
   template <bool kSigned>
   LLMI_HD void Multiply(const PerLane<WideMatrixA>& a, const PerLane<WideMatrixB>& b, PerLane<MatrixD>& d) const {
-    int32_t rows[16][32];
-    int32_t columns[8][32];
-    for (int lane = 0; lane < kWarpLanes; ++lane) {
-      for (int i = 0; i < 16; ++i) {
-        const int k = lane % 4 * 4 + i % 4 + i / 8 * 16;
-        const auto byte = static_cast<uint8_t>(a[lane].words[i / 4] >> (i % 4 * 8));
-        rows[lane / 4 + i / 4 % 2 * 8][k] = kSigned ? static_cast<int8_t>(byte) : byte;
-        if (i % 8 < 4) columns[lane / 4][k] = static_cast<int8_t>(b[lane].words[i / 8] >> (i % 4 * 8));
-      }
-    }
-    for (int lane = 0; lane < kWarpLanes; ++lane) {
-      for (int i = 0; i < 4; ++i) {
-        int32_t dot = kMagicSum;
-        for (int k = 0; k < 32; ++k) dot += rows[MatrixRow(lane, i)][k] * columns[MatrixColumn(lane, i)][k];
-        d[lane].values[i] = dot;
-      }
-    }
+    MultiplyColumns<kSigned>(a, b, 0, 32, d);
+  }
+  template <bool kSigned, int kHalf>
+  LLMI_HD void MultiplyHalf(const PerLane<WideMatrixA>& a, const PerLane<WideMatrixB>& b, PerLane<MatrixD>& d) const {
+    MultiplyColumns<kSigned>(a, b, 16 * kHalf, 16 * kHalf + 16, d);
   }
 
   template <HalfFormat F = HalfFormat::kBF16>
@@ -135,6 +142,28 @@ struct HostWarp {
   }
 
  private:
+  template <bool kSigned>
+  LLMI_HD void MultiplyColumns(const PerLane<WideMatrixA>& a, const PerLane<WideMatrixB>& b, int begin, int end,
+                               PerLane<MatrixD>& d) const {
+    int32_t rows[16][32];
+    int32_t columns[8][32];
+    for (int lane = 0; lane < kWarpLanes; ++lane) {
+      for (int i = 0; i < 16; ++i) {
+        const int k = lane % 4 * 4 + i % 4 + i / 8 * 16;
+        const auto byte = static_cast<uint8_t>(a[lane].words[i / 4] >> (i % 4 * 8));
+        rows[lane / 4 + i / 4 % 2 * 8][k] = kSigned ? static_cast<int8_t>(byte) : byte;
+        if (i % 8 < 4) columns[lane / 4][k] = static_cast<int8_t>(b[lane].words[i / 8] >> (i % 4 * 8));
+      }
+    }
+    for (int lane = 0; lane < kWarpLanes; ++lane) {
+      for (int i = 0; i < 4; ++i) {
+        int32_t dot = kMagicSum;
+        for (int k = begin; k < end; ++k) dot += rows[MatrixRow(lane, i)][k] * columns[MatrixColumn(lane, i)][k];
+        d[lane].values[i] = dot;
+      }
+    }
+  }
+
   template <HalfFormat F>
   LLMI_HD static float Widened(uint32_t word, int i) {
     const auto bits = static_cast<uint16_t>(word >> (16 * i));
@@ -179,6 +208,16 @@ struct DeviceWarp {
           : "=r"(sums[0]), "=r"(sums[1]), "=r"(sums[2]), "=r"(sums[3])
           : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "r"(b.value.words[0]), "r"(b.value.words[1]), "r"(kMagicSum));
     }
+  }
+
+  template <bool kSigned, int kHalf>
+  __device__ void MultiplyHalf(const PerLane<WideMatrixA>& a, const PerLane<WideMatrixB>& b, PerLane<MatrixD>& d) const {
+    static_assert(kSigned, "no type has halves of unsigned codes");
+    const uint32_t* rows = a.value.words + 2 * kHalf;
+    int32_t* sums = d.value.values;
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %7, %7, %7};"
+        : "=r"(sums[0]), "=r"(sums[1]), "=r"(sums[2]), "=r"(sums[3])
+        : "r"(rows[0]), "r"(rows[1]), "r"(b.value.words[kHalf]), "r"(kMagicSum));
   }
 
   template <HalfFormat F = HalfFormat::kBF16>

@@ -1,0 +1,10 @@
+// StreamLinearKernel for super-blocks.
+#include "kernels/cuda/cuda_launcher.cuh"
+
+namespace llmi::cuda {
+
+template void LaunchStream<PackedType::kQ4K>(CudaLauncher&, int, const LinearOutput&, const Int8Rows&);
+template void LaunchStream<PackedType::kQ5K>(CudaLauncher&, int, const LinearOutput&, const Int8Rows&);
+template void LaunchStream<PackedType::kQ6K>(CudaLauncher&, int, const LinearOutput&, const Int8Rows&);
+
+}  // namespace llmi::cuda
