@@ -104,6 +104,7 @@ MISTAKES = {
     "gpt_oss": ["router's bias", "sinks", "window", "clamp", "an expert's bias", "softmax before the choice"],
     "granitemoe": ["softmax before the choice"],
     "granitemoeshared": ["softmax before the choice", "shared expert"],
+    "granitemoehybrid": ["shared expert"],
     "phimoe": ["threshold of the mixer", "window", "softmax behind the choice"],
     "ernie4_5_moe": ["bias of the choice", "renormalisation", "shared expert"],
     "glm4_moe": ["bias of the choice", "groups", "score of a group", "factor", "renormalisation", "shared expert"],

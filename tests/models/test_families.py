@@ -49,3 +49,11 @@ def test_logits_of_the_family(name: str, families: Path) -> None:
     shown, own, theirs = distances(own_logits(family.path), family)
     print(f"{name}: label and top 20 {shown:.1e}, whole rows {own:.1e}, transformers' fp32 {theirs:.1e}")
     assert shown <= ALLOWED or own <= 2 * theirs
+
+
+@pytest.mark.parametrize("position", ["rope", None])
+def test_granite_4_without_experts(position: str | None, families: Path) -> None:
+    """Its dense sizes have the class of the hybrid ones."""
+    family = make("granitemoehybrid", families, num_local_experts=0, position_embedding_type=position)
+    shown, own, theirs = distances(own_logits(family.path), family)
+    assert shown <= ALLOWED or own <= 2 * theirs

@@ -40,6 +40,15 @@ HELD: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": None},
     "starcoder2": {"sliding_window": None},
     "phi": {"num_key_value_heads": 4, "intermediate_size": 256},
+    "mixtral": {"sliding_window": None, "num_local_experts": 4},
+    "qwen2_moe": {"mlp_only_layers": [], "num_experts": 4},
+    "qwen3_moe": {"decoder_sparse_step": 1, "num_experts": 4},
+    "olmoe": {"num_experts": 4},
+    "gpt_oss": {"swiglu_limit": 7.0, "num_local_experts": 4},
+    "granitemoe": {"num_local_experts": 4},
+    "granitemoeshared": {"num_local_experts": 4},
+    "ernie4_5_moe": {"moe_num_experts": 4, "intermediate_size": 128},
+    "glm4_moe": {"n_routed_experts": 4, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2},
 }
 
 #: Runs in a process of its own: the byte tokenizer has no name of its own there, and every family writes it as GPT-2's.
@@ -99,12 +108,13 @@ def names() -> list[str]:
 def _recipe(name: str) -> dict[str, Any]:
     import transformers
 
-    from tiny_families import FAMILIES, OLD_SIZES, SIZES, config_of
+    from tiny_families import EXPERTS, FAMILIES, OLD_SIZES, SIZES, config_of
 
-    known = set(SIZES | OLD_SIZES if FAMILIES[name].items() >= OLD_SIZES.items() else SIZES) | set(FAMILIES[name])
+    family = (FAMILIES | EXPERTS)[name]
+    known = set(SIZES | OLD_SIZES if family.items() >= OLD_SIZES.items() else SIZES) | set(family)
     shown = config_of(name)
     changes = {key: value for key, value in SMALLER.items() if key in known and getattr(shown, key, None) is not None}
-    for key, value in FAMILIES[name].items():  # lists with an entry for each layer
+    for key, value in family.items():  # lists with an entry for each layer
         if isinstance(value, list) and len(value) == 4:
             changes[key] = value[1:3]
     config = config_of(name, **(changes | HELD.get(name, {})))
@@ -139,11 +149,11 @@ def convert(name: str, llama_cpp: Path) -> str:
 
 
 def main() -> None:
-    from tiny_families import FAMILIES
+    from tiny_families import EXPERTS, FAMILIES
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("llama_cpp", type=Path)
-    parser.add_argument("--only", nargs="*", default=list(FAMILIES))
+    parser.add_argument("--only", nargs="*", default=[*FAMILIES, *EXPERTS])
     arguments = parser.parse_args()
     for name in arguments.only:
         print(f"{name}: {convert(name, arguments.llama_cpp)}", flush=True)

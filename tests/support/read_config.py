@@ -28,6 +28,7 @@ EXPERTS: dict[str, dict[str, Any]] = {
     "GptOssForCausalLM": LOCAL_EXPERTS,
     "GraniteMoeForCausalLM": LOCAL_EXPERTS,
     "GraniteMoeSharedForCausalLM": LOCAL_EXPERTS | {"shared_intermediate_size": 48},
+    "GraniteMoeHybridForCausalLM": LOCAL_EXPERTS | {"layer_types": ["attention"] * 4},
     "PhiMoEForCausalLM": LOCAL_EXPERTS,
     "Ernie4_5_MoeForCausalLM": {"moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 32},
     "Glm4MoeForCausalLM": {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "first_k_dense_replace": 1},

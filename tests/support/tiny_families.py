@@ -156,6 +156,15 @@ EXPERTS: dict[str, dict[str, Any]] = {
     | WINDOWED,
     "granitemoe": {"num_local_experts": 8, "num_experts_per_tok": 3} | MULTIPLIERS,
     "granitemoeshared": {"num_local_experts": 8, "num_experts_per_tok": 3, "shared_intermediate_size": 48} | MULTIPLIERS,
+    "granitemoehybrid": {
+        "num_local_experts": 8,
+        "num_experts_per_tok": 3,
+        "shared_intermediate_size": 48,
+        "layer_types": ["full_attention"] * 4,
+        "mamba_n_heads": 8,
+        "position_embedding_type": "rope",
+    }
+    | MULTIPLIERS,
     "phimoe": {
         "num_local_experts": 8,
         "attention_bias": True,

@@ -31,6 +31,7 @@ _GGUF_EXPERTS: Final = {
     "expert_down": "ffn_down_exps",
 }
 _GGUF_SHARED: Final = {"gate": "ffn_gate_shexp", "up": "ffn_up_shexp", "down": "ffn_down_shexp", "shared_gate": "ffn_gate_inp_shexp"}
+MAX_SIZE: Final = 1 << 20
 
 
 class ExpertTensors:

@@ -6,7 +6,7 @@ import dataclasses
 
 from llmi.families.config import Config
 from llmi.families.dense import Style, Tensors, dense
-from llmi.families.experts import BLOCK_SPARSE, HF_EXPERTS, ExpertTensors, between, groups_of, sizes_of
+from llmi.families.experts import BLOCK_SPARSE, HF_EXPERTS, MAX_SIZE, ExpertTensors, between, groups_of, sizes_of
 from llmi.families.layers import FULL, SLIDING, bias, kinds_of, multiply, positive, use_windows
 from llmi.families.llama_like import attention_biases
 from llmi.families.registry import family
@@ -75,30 +75,62 @@ def _interleaved(c: Config, stem: str, size: int) -> MlpSpec:
     return MlpSpec(size=size, gate=gate, up=up, down=linear("down_proj", RowOrder()))
 
 
+GRANITE_KEYS: dict[str, str | tuple[str, ...]] = {
+    "num_experts": ("num_local_experts", "num_experts"),
+    "shared_expert_intermediate_size": "shared_intermediate_size",
+}
+
+
+def granite(c: Config, shared: int, *, has_experts: bool = True) -> ModelSpec:
+    """Four multipliers, the softmax of the chosen, gate and up in one tensor. Without experts the shared one, of this size, is the MLP."""
+    style = Style(biases=attention_biases(c), gguf_pairs=True, experts=True)
+    spec = dense(c, style)
+    multiply(c, spec)
+    number, used, size = sizes_of(c, "intermediate_size") if has_experts else (0, 0, 0)
+    experts = ExpertTensors(Tensors(c, style, spec), {"router": "block_sparse_moe.router.layer"})
+    for index in range(len(spec.layers)):
+        if c.is_gguf:
+            mlp, expert = experts.shared(index, shared), experts.expert(index, size)
+        else:
+            mlp = experts.fused(index, shared, "shared_mlp.input_linear", "shared_mlp.output_linear") if shared else MlpSpec()
+            expert = experts.fused(index, size, "block_sparse_moe.input_linear", "block_sparse_moe.output_linear")
+        moe = MoeSpec(number, used, experts.router(index, RouterSpec(score="softmax_chosen")), expert)
+        experts.set(index, moe if has_experts else MoeSpec(), mlp)
+    return spec
+
+
 @family(
     "granitemoe",
     hf=["GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"],
     model_type=["granitemoe", "granitemoeshared"],
     gguf="granitemoe",
-    keys={"num_experts": ("num_local_experts", "num_experts"), "shared_expert_intermediate_size": "shared_intermediate_size"},
+    keys=GRANITE_KEYS,
     defaults={"num_experts": 8, "num_experts_per_tok": 2},
 )
 def granitemoe(c: Config) -> ModelSpec:
     """Granite 3 with experts: four multipliers, the softmax of the chosen; a shared expert in some. Granite Team, 2024."""
-    style = Style(biases=attention_biases(c), gguf_pairs=True, experts=True)
-    spec = dense(c, style)
-    multiply(c, spec)
-    number, used, size = sizes_of(c, "intermediate_size")
-    shared = c.integer("shared_expert_intermediate_size", 0)
-    experts = ExpertTensors(Tensors(c, style, spec), {"router": "block_sparse_moe.router.layer"})
-    for index in range(len(spec.layers)):
-        router = experts.router(index, RouterSpec(score="softmax_chosen"))
-        if c.is_gguf:
-            expert, mlp = experts.expert(index, size), experts.shared(index, shared)
-        else:
-            expert = experts.fused(index, size, "block_sparse_moe.input_linear", "block_sparse_moe.output_linear")
-            mlp = experts.fused(index, shared, "shared_mlp.input_linear", "shared_mlp.output_linear") if shared else MlpSpec()
-        experts.set(index, MoeSpec(number, used, router, expert), mlp)
+    return granite(c, between(c, "shared_expert_intermediate_size", 0, MAX_SIZE))
+
+
+@family(
+    "granitemoehybrid",
+    hf="GraniteMoeHybridForCausalLM",
+    keys=GRANITE_KEYS | {"layer_types": ("layer_types", "layers_block_type")},
+    defaults={"num_experts": 8, "num_experts_per_tok": 2},
+)
+def granitemoehybrid(c: Config) -> ModelSpec:
+    """Granite 4 where all layers are attention: the dense sizes, and experts. Files with Mamba-2 layers are refused. Granite Team, 2025."""
+    shared = between(c, "shared_expert_intermediate_size", 1024, MAX_SIZE)
+    has_experts = between(c, "num_experts") > 0
+    spec = granite(c, shared, has_experts=has_experts)
+    if not has_experts:
+        c.find("num_experts_per_tok"), c.find("intermediate_size")  # of no layer
+    for kind in c.listed("layer_types", len(spec.layers)) or ["mamba"]:
+        if kind not in ("attention", FULL):
+            c.unsupported("layer_types", f"layer_types holds '{kind}': Mamba-2 layers are not run yet")
+    position = c.choose("position_embedding_type", ["rope", "nope"], "nope") if c.has("position_embedding_type") else "nope"
+    for layer in spec.layers:
+        layer.attention.rope = 0 if position == "rope" else -1
     return spec
 
 
@@ -164,6 +196,7 @@ def ernie4_5_moe(c: Config) -> ModelSpec:
     shared = between(c, "n_shared_experts", 2) * size
     shared = c.integer("shared_expert_intermediate_size", shared) if c.is_gguf and shared else shared
     experts = ExpertTensors(Tensors(c, style, spec), HF_EXPERTS)
+    spec.ignored_tensors.append("model.mtp_*")  # layers that draft further tokens
     least = 1e-12 if c.is_gguf else c.number("moe_norm_min", 1e-12)
     for index in range(first, last + 1):
         if (index + 1) % step == 0:
