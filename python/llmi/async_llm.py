@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from llmi import _core
 from llmi.base.kinds import show
 from llmi.base.travel import StaysHere
-from llmi.errors import EngineClosedError, InvalidParamsError, call_core
+from llmi.errors import EngineClosedError, EngineError, InvalidParamsError, call_core
 from llmi.llm import LLM
 from llmi.online.live import EngineHealth, LiveRequest, LiveState
 from llmi.online.pump import Pump
@@ -191,7 +191,7 @@ class AsyncLLM(StaysHere):
         try:
             call_core(self._engines.check_open)
             stalled = self._engines.stalled_s
-        except EngineClosedError as error:
+        except EngineError as error:
             return EngineHealth(False, 0.0, str(error))
         if stalled <= limit_s:
             return EngineHealth(True, stalled, "")

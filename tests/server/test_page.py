@@ -105,7 +105,8 @@ def test_a_snapshot_is_the_engine(client: Client) -> None:
         assert sum(row["blocks"] for row in now["rows"]) <= sum(now["pages"]), "each block that a row holds is a reference to its page"
         assert now["stats"]["num_steps"] > before["stats"]["num_steps"] and len(now["pages"]) == now["stats"]["num_pages"]
         assert "secret" not in json.dumps(now), "no text"
-        assert set(now) == {"model", "time_s", "rows", "num_rows", "pages", "tree", "stats"}
+        assert set(now) == {"model", "time_s", "rows", "num_rows", "pages", "tree", "stats", "replicas"}
+        assert now["replicas"] == [], "it has one engine"
         assert all(set(row) == {"id", "sample", "tokens", "drafted", "accepted", "blocks", "shared"} for row in now["rows"])
     finally:
         work.join()

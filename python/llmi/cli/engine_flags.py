@@ -24,7 +24,7 @@ def add_engine_flags(parser: argparse._ActionsContainer, command: str, **default
         text = re.sub(r"; None: (.*)", r" (default: \1)", option.brief.removesuffix("."))
         parser.add_argument(
             f"--{name.replace('_', '-')}",
-            type=_reader(option),
+            type=reader(option),
             metavar=_metavar(option),
             default=argparse.SUPPRESS if default is None else default,
             help=text.replace("%", "%%"),
@@ -48,7 +48,7 @@ def _metavar(option: Option) -> str:
     return names.get(option.name, "N" if _is_number(option) else "TEXT")
 
 
-def _reader(option: Option) -> Callable[[str], Any]:
+def reader(option: Option) -> Callable[[str], Any]:
     """From a flag's text to the option's plain form."""
 
     def read(text: str) -> Any:

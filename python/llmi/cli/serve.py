@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmi.cli.console import show
-from llmi.cli.engine_flags import add_engine_flags, given_engine_options
+from llmi.cli.engine_flags import add_engine_flags, given_engine_options, reader
 from llmi.cli.named_models import named_models
+from llmi.engine.options import ENGINE
 from llmi.errors import InvalidParamsError, import_extra
 from llmi.server.settings import ServerSettings
 
@@ -25,6 +26,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The flags of `llmi serve`."""
     unset: dict[str, Any] = {"default": argparse.SUPPRESS}
     add_engine_options(parser, "serve")
+    parser.add_argument(
+        "--replicas",
+        "--data-parallel-size",
+        metavar="N",
+        type=reader(ENGINE["data_parallel_size"]),
+        help="processes that hold each model, besides one without weights that answers; one that dies costs no answer",
+        **unset,
+    )
     where = parser.add_argument_group("where it listens")
     where.add_argument("--host", default="127.0.0.1", help="an address of this machine")
     where.add_argument("--port", type=int, default=8000, help="0: one that is free")
@@ -175,4 +184,9 @@ def load(arguments: argparse.Namespace, path: str, num_threads: int, max_queue: 
     """One model's engine."""
     from llmi.async_llm import AsyncLLM
 
-    return AsyncLLM(path, max_queue=max_queue, **{**given_engine_options(arguments), "num_threads": num_threads})
+    options = {**given_engine_options(arguments), "num_threads": num_threads}
+    if not hasattr(arguments, "replicas"):
+        return AsyncLLM(path, max_queue=max_queue, **options)
+    from llmi.server.front import Front
+
+    return AsyncLLM(llm=Front(path, **{**options, "data_parallel_size": arguments.replicas}), max_queue=max_queue)

@@ -109,7 +109,7 @@ class Replica:
                 break
             assert self.problem is not None
             self.state = "gone"
-            self.stats = dict.fromkeys(self.stats, 0)
+            self.stats = {name: 0 for name, value in self.stats.items() if not isinstance(value, str)}
             self._keeper.has_gone(self, self.problem, self.pid)
             if closed.wait(DELAYS_S[min(self._num_failures, len(DELAYS_S) - 1)]):
                 break

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from llmi import _core
-from llmi.errors import EngineClosedError, LlmiError, WorkerDiedError, call_core
+from llmi.errors import EngineClosedError, EngineError, LlmiError, WorkerDiedError, call_core
 from llmi.replicas.answering import Answers
 from llmi.replicas.asked import Asked, can_travel
 from llmi.replicas.channel import Channel
@@ -107,13 +107,20 @@ class Router:
             self._local.check(request)
 
     def check_open(self) -> None:
-        """Raises EngineClosedError."""
+        """Raises EngineClosedError, and EngineError where no replica can be started."""
         if self._pid != os.getpid():
             raise EngineClosedError("the LLM belongs to the parent of a fork: make one in this process")
         if self.closed.is_set():
             raise EngineClosedError("the engine is closed")
         if self._local is not None:
             call_core(self._local.check_open)
+        elif why := self._why_none():
+            raise EngineError(f"no replica can be started, the next try comes by itself: {why}")
+
+    def _why_none(self) -> LlmiError | None:
+        """Why no replica can be started, where it is so."""
+        gone = all(replica.state == "gone" and replica.never_began for replica in self.replicas)
+        return self.replicas[0].problem if gone else None
 
     def submit(self, submissions: Sequence[Submission], channel: _core.OutputChannel) -> None:
         """Hands requests to their engines; their news come on the channel."""
@@ -181,12 +188,27 @@ class Router:
         stalled += [] if self._local is None else [self._local.stalled_s]
         return min(stalled, default=0.0)
 
+    def states(self) -> list[dict[str, Any]]:
+        """Each replica as it is now: load, the sequences under way; starts, how often its process was started; problem, why it has gone."""
+        found: list[dict[str, Any]] = []
+        if self._local is not None:
+            stats = call_core(self._local.latest_stats)
+            found.append({"name": "0", "pid": self._pid, "state": "ready", "load": self._num_here(), "fingerprint": None, "starts": 1})
+            found[0] |= {"problem": None, "stats": stats}
+        for replica in self.replicas:
+            entry = {"name": replica.name, "pid": replica.pid, "state": replica.state, "load": replica.num_sequences}
+            problem = None if replica.problem is None else str(replica.problem)
+            entry |= {"fingerprint": replica.fingerprint, "starts": replica.num_starts, "problem": problem, "stats": replica.stats}
+            found.append(entry)
+        return found
+
     def latest_stats(self) -> dict[str, Any]:
         """The counters of all engines, added up."""
         found = [replica.stats for replica in self.replicas if replica.stats]
         found += [] if self._local is None else [call_core(self._local.latest_stats)]
-        names = found[0] if found else {}
-        return {name: sum(stats.get(name, 0) for stats in found) for name, value in names.items() if isinstance(value, int | float)}
+        names = {name for stats in found for name, value in stats.items() if isinstance(value, int | float)}
+        sums = {name: sum(stats.get(name, 0) for stats in found) for name in names}
+        return {**sums, "audit": "; ".join(str(stats["audit"]) for stats in found if stats.get("audit"))}
 
     def close(self) -> None:
         """Ends all processes. Their requests end as those of a closed engine do."""
@@ -268,7 +290,7 @@ class Router:
                     self._suspects.append(entry)
                 else:
                     self._place(entry)
-            if self._local is None and all(one.state == "gone" and one.never_began for one in self.replicas):
+            if self._local is None and self._why_none() is not None:
                 for entry in [*self._waiting, *self._suspects]:
                     entry.fail(why)
                 self._waiting.clear()
@@ -318,7 +340,7 @@ class Router:
             self._next_suspect()
 
     def _num_here(self) -> int:
-        return sum(count for _, count in self._here.values()) + sum(entry.num_sequences for entry in self._moved_here.values())
+        return sum(count for _, count in list(self._here.values())) + sum(entry.num_sequences for entry in list(self._moved_here.values()))
 
     # --- threads
 

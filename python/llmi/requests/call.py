@@ -71,6 +71,10 @@ class Router(Place, Protocol):
         """Their counters, added up."""
         ...
 
+    def states(self) -> list[dict[str, Any]]:
+        """Each of them: name, pid, state, load, fingerprint, starts, problem, stats."""
+        ...
+
     def close(self) -> None:
         """Ends their processes."""
         ...

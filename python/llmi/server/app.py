@@ -19,7 +19,7 @@ from llmi.server.errors import ApiError, api_error
 from llmi.server.events import Watch, events, page
 from llmi.server.guard import Door, Guard, Origins
 from llmi.server.keys import Keys
-from llmi.server.listing import health, list_models, metrics, one_model, ready
+from llmi.server.listing import health, list_models, metrics, one_model, ready, replicas
 from llmi.server.messages import count_tokens, messages
 from llmi.server.openapi import openapi
 from llmi.server.preparing import Preparing
@@ -48,6 +48,7 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("GET", "/health", health),
     ("GET", "/ready", ready),
     ("GET", "/llmi/events", events),
+    ("GET", "/llmi/replicas", replicas),
     ("GET", "/", page),
     ("GET", "/metrics", metrics),
 ]

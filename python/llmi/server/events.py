@@ -35,9 +35,9 @@ def snapshot(model: Served) -> dict[str, Any]:
     `rows`: of each sequence its number (the engine's own, not the request's id), tokens computed, tokens drafted for it so far and those of
     them that were accepted (null: no request of the server), blocks, and blocks that others hold too. `pages`: how many sequences and
     prefix blocks hold each page. `tree`: of each prefix block, breadth first, the place of its parent in the list (-1: a root), and how
-    many sequences end there.
+    many sequences end there. `replicas`: of a model that has several, name, state and sequences under way; the tables are of none of them.
     """
-    engine = model.llm._engine
+    engine, router = model.llm._engine, model.llm._router
     drafts = {request.number: request.drafts for request in model.server.live().requests}
     tables, stats = call_core(engine.tables), call_core(engine.stats)
     references = tables.references
@@ -56,6 +56,7 @@ def snapshot(model: Served) -> dict[str, Any]:
         "pages": references[:MOST_PAGES].tolist(),
         "tree": tables.prefix_shape,
         "stats": {name: stats[name] for name in _COUNTERS},
+        "replicas": [{name: entry[name] for name in ("name", "state", "load")} for entry in ([] if router is None else router.states())],
     }
 
 

@@ -1,9 +1,10 @@
-"""/v1/models, /health and /ready."""
+"""/v1/models, /llmi/replicas, /health, /ready and /metrics."""
 
 from __future__ import annotations
 
 import asyncio
 import datetime
+import os
 from typing import Any
 
 from starlette.requests import Request
@@ -56,6 +57,27 @@ async def health(request: Request) -> Response:
 async def ready(request: Request) -> Response:
     """200 when requests are taken; 503 while the server shuts down."""
     return json_response({"status": "ready", "models": [model.name for model in state_of(request).models]})
+
+
+def states_of(model: Served) -> list[dict[str, Any]]:
+    """The engines of a model, as Router.states gives them; the one of a model without replicas is "0"."""
+    if model.llm._router is not None:
+        return model.llm._router.states()
+    alive = model.server.health().alive
+    stats = model.llm._engine.latest_stats() if alive else {}
+    load = stats.get("num_running", 0) + stats.get("num_waiting", 0)
+    entry = {"name": "0", "pid": os.getpid(), "state": "ready" if alive else "gone", "load": load}
+    return [{**entry, "fingerprint": model.fingerprint, "starts": 1, "problem": None, "stats": stats}]
+
+
+async def replicas(request: Request) -> Response:
+    """The engines of each model: name, pid, state, load, fingerprint."""
+    entries = []
+    for model in state_of(request).models:
+        for entry in states_of(model):
+            del entry["stats"]
+            entries.append({"model": model.name, **entry, "fingerprint": entry["fingerprint"] or model.fingerprint})
+    return json_response({"object": "list", "data": entries})
 
 
 async def metrics(request: Request) -> Response:

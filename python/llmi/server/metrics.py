@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from llmi.errors import EngineClosedError
 from llmi.online.totals import HISTOGRAMS, Histogram, Totals
@@ -82,24 +83,35 @@ def render(
         except EngineClosedError:
             continue
     lines: list[str] = []
+    engines = [entry for model in models if model.name in live for entry in _engines(model, live[model.name].stats)]
     for name, kind, key, help in ENGINE:
-        lines += _family(name, kind, help, [({"model_name": model}, state.stats[key]) for model, state in live.items()])
+        lines += _family(name, kind, help, [(labels, stats[key]) for labels, stats, _ in engines])
     rates = {model.name: model.llm._rates.of(live[model.name].stats, ceilings[model.name]) for model in models if model.name in live}
     for name, key, help in RATES:
         known = [({"model_name": model}, values[key]) for model, values in rates.items() if not math.isnan(values[key])]
         lines += _family(name, "gauge", help, known)
     waiting = [({"model_name": model}, state.num_waiting) for model, state in live.items()]
     lines += _family("num_requests_waiting", "gauge", "requests that no step has begun", waiting)
-    usage = [({"model_name": model}, 1 - state.stats["num_free_pages"] / max(1, state.stats["num_pages"])) for model, state in live.items()]
+    usage = [(labels, 1 - stats["num_free_pages"] / max(1, stats["num_pages"])) for labels, stats, _ in engines]
     lines += _family("kv_cache_usage_perc", "gauge", "share of the KV cache that is in use, 1 is all", usage)
     lines += _of_requests({model.name: model.server.totals for model in models})
-    up = [({"model_name": model.name}, int(model.server.health().alive)) for model in models]
+    up = [(labels, int(is_up)) for labels, _, is_up in engines]
+    up += [({"model_name": model.name}, 0) for model in models if model.name not in live]
     lines += _family("engine_up", "gauge", "1 while the engine's steps go on", up)
     refused = [({"status": str(status)}, count) for status, count in sorted(num_refused.items())]
     lines += _family("http_requests_refused_total", "counter", "requests that were turned away before they reached a route", refused)
     lines += _family("receipts_failed_total", "counter", "receipts that could not be written into the folder", [({}, num_failed_receipts)])
     lines += _family("http_requests_active", "gauge", "HTTP requests under way", [({}, num_active)])
     return "\n".join(lines) + "\n"
+
+
+def _engines(model: Served, stats: Mapping[str, Any]) -> list[tuple[Labels, Mapping[str, Any], bool]]:
+    """(labels, counters, whether its steps go on) of each engine of a model; those of replicas have their names."""
+    router = model.llm._router
+    if router is None:
+        return [({"model_name": model.name}, stats, model.server.health().alive)]
+    found = [entry for entry in router.states() if entry["stats"]]
+    return [({"model_name": model.name, "replica": entry["name"]}, entry["stats"], entry["state"] == "ready") for entry in found]
 
 
 def _of_requests(totals: Mapping[str, Totals]) -> Iterator[str]:

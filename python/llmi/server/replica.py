@@ -103,7 +103,8 @@ class Replica:
 
 def main() -> None:
     """Runs a replica: argv has the socket, and the process that listens there."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a service's stop reaches the front, which lets requests end
+        signal.signal(number, signal.SIG_IGN)
     path, parent = sys.argv[1:3]
     watch_parent(int(parent))
     sock = socket.socket(socket.AF_UNIX)

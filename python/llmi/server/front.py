@@ -1,0 +1,99 @@
+"""A model whose engines are in other processes: its tokenizer, its forms and its requests, and no weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+from llmi import _core
+from llmi.base.lazy_numpy import np
+from llmi.engine.numerics_id import promises_bits
+from llmi.families import ModelSpec
+from llmi.llm import LLM
+from llmi.models import by_name
+from llmi.models.files import OpenModel, open_model
+from llmi.replicas.opening import Openings
+from llmi.replicas.router import Router
+from llmi.requests.submission import Speculation, Submission
+from llmi.speculation.config import parse_speculation
+from llmi.speculation.factory import RequestSpeculation
+
+
+class Elsewhere(RequestSpeculation):
+    """How requests speculate in their replicas: here its names alone are known."""
+
+    def build(self, submission: Submission, request_id: int) -> _core.SpeculationConfig:
+        """Nothing drafts here."""
+        return cast("_core.SpeculationConfig", None)
+
+
+@dataclasses.dataclass
+class Engines:
+    """The replicas, with the calls of one engine of the core that the server has."""
+
+    router: Router
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def start(self, **vocabulary: object) -> None:
+        """They have started."""
+
+    def info(self) -> dict[str, Any]:
+        """Of one of them: they are alike."""
+        return self.router.replicas[0].info
+
+    def stats(self) -> dict[str, Any]:
+        """The counters, added up."""
+        return self.router.latest_stats()
+
+    latest_stats = stats
+
+    def tables(self) -> SimpleNamespace:
+        """No page is here."""
+        return SimpleNamespace(sequences=[], references=np.zeros(0, np.int32), prefix_shape=[])
+
+    def check_open(self) -> None:
+        """Raises EngineError where nothing can be answered."""
+        self.router.check_open()
+
+    def on_engine_thread(self) -> bool:
+        """No hook runs here."""
+        return False
+
+    def close(self, patience_s: float = 0.0) -> None:
+        """Ends their processes."""
+        self.router.close()
+
+
+class Front(LLM):
+    """An LLM for a server, with `data_parallel_size` processes that hold the model. It answers what can travel: text, tokens, forms."""
+
+    @staticmethod
+    def _load_drafts(value: object, files: OpenModel, spec: ModelSpec, layers: Sequence[int]) -> tuple[object, Any, Any, dict[str, Any]]:
+        return value, None, None, {}
+
+    def _open(self, given: Mapping[str, Any], layers: Sequence[int], files: OpenModel | None) -> None:
+        files = open_model(by_name.resolve(given["model"], given["revision"]))
+        count = given["data_parallel_size"]
+        openings = Openings(given, files, count)
+        router = Router([openings.of(index, fingerprint=True) for index in range(count)], first=0)
+        self._router = self._front_router = router
+        try:
+            super()._open({**given, "data_parallel_size": 1}, layers, files)
+            router.use(self._own_speculation, promises_bits(self.model_info.numerics_id), given["max_num_seqs"])
+        except BaseException:
+            router.close()
+            raise
+
+    def _load(self, files: OpenModel, spec: str, options: dict[str, Any], dropped: _core.DropFlag) -> _core.Engine:
+        self._front_router.wait_until_ready()
+        return cast("_core.Engine", Engines(self._front_router))
+
+    def _speculate(self, value: object) -> Speculation | None:
+        if isinstance(value, str) and value == "engine":
+            return self._own_speculation
+        config = parse_speculation(value)
+        return None if config is None else Elsewhere(config, cast("Any", None))

@@ -1,0 +1,295 @@
+"""A server whose engines are in other processes: every endpoint's answers are a plain server's, and go on when a replica dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmi import LLM, EngineError, InvalidParamsError
+from llmi.cli.commands import main
+from llmi.replicas.replica import Replica
+from llmi.server.front import Engines, Front
+from llmi.testing import tiny_model
+from server_client import Client
+from waiting import wait_until
+
+TEMPLATE = (
+    '{% if tools %}{{ tools | tojson }} <tool_call>{"name": <function-name>, "arguments": <args-json-object>}</tool_call>\n{% endif %}'
+    "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+ARGUMENTS: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 25, "chat_template": TEMPLATE, "num_threads": 2}
+CHAT = [{"role": "user", "content": "hello there"}]
+LONG = {"seed": 5, "ignore_eos": True, "temperature": 0.9}
+PARAMETERS = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^[a-z]{200}$"}}, "required": ["a"]}
+TOOL = {"type": "function", "function": {"name": "add", "parameters": PARAMETERS}}
+#: Bodies of each endpoint.
+BODIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "completion": ("/v1/completions", {"prompt": [5, 9, 2], "max_tokens": 700, "logprobs": 2, **LONG}),
+    "prompts": ("/v1/completions", {"prompt": ["ab", [1, 2, 3]], "n": 2, "max_tokens": 500, "echo": True, **LONG}),
+    "chat": ("/v1/chat/completions", {"messages": CHAT, "max_tokens": 600, "n": 3, "logprobs": True, "top_logprobs": 1, **LONG}),
+    "penalties": ("/v1/chat/completions", {"messages": CHAT, "max_tokens": 600, "presence_penalty": 0.7, "mirostat": 2, **LONG}),
+    "tools": (
+        "/v1/chat/completions",
+        {"messages": CHAT, "max_tokens": 600, "tools": [TOOL], "tool_choice": "required", "temperature": 0.9, "seed": 5},
+    ),
+    "responses": ("/v1/responses", {"input": "hello", "max_output_tokens": 600, **LONG}),
+    "messages": ("/v1/messages", {"messages": CHAT, "max_tokens": 600, **LONG}),
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(vocab_size=257, path=tmp_path_factory.mktemp("served"), max_position_embeddings=1024)
+
+
+@pytest.fixture(scope="module")
+def plain(model: Path) -> Iterator[Client]:
+    with LLM(model, **ARGUMENTS) as llm:
+        yield Client(llm)
+
+
+@pytest.fixture(scope="module")
+def shared(model: Path) -> Iterator[Client]:
+    with Front(model, data_parallel_size=2, **ARGUMENTS) as front:
+        yield Client(front)
+
+
+@pytest.fixture
+def client(shared: Client) -> Client:
+    wait_until(lambda: all(replica.state == "ready" for replica in replicas_of(shared)))
+    return shared
+
+
+def replicas_of(client: Client) -> list[Replica]:
+    assert isinstance(client.llm, Front)
+    return client.llm._front_router.replicas
+
+
+def normal(value: Any) -> Any:
+    """An answer without what is another one each time: ids and times."""
+    if isinstance(value, dict):
+        return {
+            key: normal(entry)
+            for key, entry in value.items()
+            if key not in ("id", "created", "created_at", "item_id", "completed_at", "prompt_tokens_details")
+        }
+    return [normal(entry) for entry in value] if isinstance(value, list) else value
+
+
+def stream(client: Client, path: str, body: dict[str, Any]) -> str:
+    response = client.post(path, {**body, "stream": True})
+    assert response.status_code == 200, response.text
+    return response.text
+
+
+def joined(text: str) -> tuple[int, dict[str, str]]:
+    """(number of ids, what the events of a stream say together): how a text is cut depends on time."""
+    ids = set(re.findall(r'"id":"((?:cmpl|chatcmpl|msg|resp)[^"]*)"', text))
+    told: dict[str, str] = {}
+
+    def add(place: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key, entry in normal(value).items():
+                add(f"{place}.{value['index']}.{key}" if "index" in value else f"{place}.{key}", entry)
+        elif isinstance(value, list):
+            for entry in value:
+                add(place, entry)
+        elif isinstance(value, str) and place.rpartition(".")[2] in ("text", "content", "delta", "finish_reason", "stop_reason", "message"):
+            told[place] = told.get(place, "") + value
+
+    for line in text.splitlines():
+        if line.startswith("data: {"):
+            add("", json.loads(line.removeprefix("data: ")))
+    return len(ids), told
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_answers_are_those_of_a_plain_server(client: Client, plain: Client, name: str) -> None:
+    path, body = BODIES[name]
+    assert normal(client.ok(path, body)) == normal(plain.ok(path, body))
+
+
+def test_the_front_has_no_weights(client: Client, plain: Client) -> None:
+    assert type(client.llm._engine) is Engines
+    assert client.llm.model_info == plain.llm.model_info
+    assert (
+        client.get("/v1/models").json()["data"][0]["system_fingerprint"] == plain.get("/v1/models").json()["data"][0]["system_fingerprint"]
+    )
+
+
+def test_errors_are_those_of_a_plain_server(client: Client, plain: Client) -> None:
+    for body in ({"prompt": [5], "max_tokens": 5000}, {"prompt": [5], "top_p": 7}, {"prompt": "x" * 3000}, {"prompt": [5], "n": 1000}):
+        assert client.error("/v1/completions", body) == plain.error("/v1/completions", body)
+
+
+def test_a_receipt_is_verified_by_one_engine(client: Client, plain: Client) -> None:
+    from llmi import Receipt
+
+    answer = client.ok("/v1/completions", {"prompt": [5, 9, 2], "max_tokens": 50, "receipt": True, **LONG})
+    assert Receipt(answer["llmi"]["receipt"]).verify(plain.llm)
+
+
+def strike_once(client: Client, signal_number: signal.Signals) -> tuple[threading.Thread, list[int]]:
+    """A thread that stops or kills the first replica of which tokens have come."""
+    hit: list[int] = []
+
+    def strike() -> None:
+        def found() -> bool:
+            for replica in replicas_of(client):
+                if any(entry.has_begun for entry in list(replica.under_way.values())):
+                    os.kill(replica.pid, signal_number)
+                    hit.append(replica.pid)
+                    return True
+            return False
+
+        wait_until(found)
+        if signal_number is signal.SIGSTOP:
+            for replica in replicas_of(client):
+                for _ in range(7):
+                    if replica.pid in hit:
+                        replica.tick()
+
+    thread = threading.Thread(target=strike)
+    thread.start()
+    return thread, hit
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda number: number.name)
+@pytest.mark.parametrize("name", BODIES)
+def test_a_stream_goes_on_behind_its_last_token(client: Client, plain: Client, name: str, signal_number: signal.Signals) -> None:
+    path, body = BODIES[name]
+    thread, hit = strike_once(client, signal_number)
+    told = joined(stream(client, path, body))
+    thread.join()
+    assert len(hit) == 1
+    assert told == joined(stream(plain, path, body))
+    states = client.get("/llmi/replicas").json()["data"]
+    assert any(state["starts"] > 1 or state["state"] != "ready" for state in states)
+
+
+def test_a_whole_answer_goes_on_too(client: Client, plain: Client) -> None:
+    path, body = BODIES["chat"]
+    thread, hit = strike_once(client, signal.SIGKILL)
+    assert normal(client.ok(path, body)) == normal(plain.ok(path, body))
+    thread.join()
+    assert len(hit) == 1
+
+
+def test_replicas_are_listed_and_counted(client: Client, plain: Client) -> None:
+    found = client.get("/llmi/replicas").json()["data"]
+    assert [(entry["model"], entry["name"], entry["state"]) for entry in found] == [("tiny", "0", "ready"), ("tiny", "1", "ready")]
+    assert [entry["pid"] for entry in found] == [replica.pid for replica in replicas_of(client)]
+    fingerprint = plain.get("/v1/models").json()["data"][0]["system_fingerprint"]
+    assert {entry["fingerprint"] for entry in found} == {fingerprint}
+    [alone] = plain.get("/llmi/replicas").json()["data"]
+    assert (alone["name"], alone["pid"], alone["fingerprint"]) == ("0", os.getpid(), fingerprint)
+    text = client.get("/metrics").text
+    for name in ("0", "1"):
+        assert re.search(rf'^llmi:engine_up{{model_name="tiny",replica="{name}"}} 1$', text, re.MULTILINE)
+        assert f'llmi:generation_tokens_total{{model_name="tiny",replica="{name}"}}' in text
+    assert "replica=" not in plain.get("/metrics").text
+
+
+def test_other_verifications_end_once_a_token_is_out(model: Path) -> None:
+    config = {"method": "ngram", "num_speculative_tokens": 3, "verification": "rejection"}
+    with Front(model, data_parallel_size=2, speculative_config=config, **ARGUMENTS) as front:
+        client = Client(front)
+        assert client.get("/v1/models").json()["data"][0]["system_fingerprint"] is None
+        thread, _ = strike_once(client, signal.SIGKILL)
+        text = stream(client, "/v1/completions", {"prompt": [5, 9, 2], "max_tokens": 900, **LONG})
+        thread.join()
+        assert "depend on its drafts" in text and "engine_unavailable" in text
+
+
+def test_a_model_that_has_gone_and_one_that_was_changed(tmp_path: Path) -> None:
+    """All replicas are down: 503, until the file is back. One that was written to meanwhile is left out, and says why."""
+    model = tiny_model(vocab_size=257, path=tmp_path / "model")
+    body = {"prompt": [5, 9, 2], "max_tokens": 8, "seed": 1}
+    with Front(model, data_parallel_size=2, **ARGUMENTS) as front:
+        client, replicas = Client(front), front._front_router.replicas
+        want = normal(client.ok("/v1/completions", body))
+        model.rename(tmp_path / "away")
+        for replica in replicas:
+            replica.kill()
+        wait_until(lambda: all(replica.never_began for replica in replicas))
+        assert "no replica can be started" in client.error("/v1/completions", body, 503)["message"]
+        assert client.get("/health").status_code == 503
+        (tmp_path / "away").rename(model)
+        wait_until(lambda: any(replica.state == "ready" for replica in replicas))
+        assert normal(client.ok("/v1/completions", body)) == want
+        wait_until(lambda: all(replica.state == "ready" for replica in replicas))
+        for file in model.iterdir():
+            os.utime(file, ns=(1, 1))
+        replicas[0].kill()
+        wait_until(lambda: replicas[0].state == "gone" and replicas[0].never_began)
+        assert normal(client.ok("/v1/completions", body)) == want
+        [first, second] = client.get("/llmi/replicas").json()["data"]
+        assert "is left out: its files is" in first["problem"] and second["state"] == "ready"
+
+
+@pytest.mark.parametrize("value", ["0", "2.5", "2x", "-1", "65", ""])
+def test_numbers_of_replicas_that_are_none(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for flag in ("--replicas", "--data-parallel-size"):
+        assert main(["serve", f"{flag}={value}"]) == 2
+        assert "--replicas" in capsys.readouterr().err
+
+
+def test_a_front_that_cannot_open_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmi.replicas.process._BOOT", "raise SystemExit(3)")
+    with pytest.raises(EngineError, match="ended with status 3 before it was there"):
+        Front(tiny_model(vocab_size=257, path=tmp_path), data_parallel_size=2, **ARGUMENTS)
+    with pytest.raises(InvalidParamsError, match="data_parallel_size"):
+        Front(tmp_path, data_parallel_size=0, **ARGUMENTS)
+
+
+def test_the_command_loses_no_stream(model: Path, tmp_path: Path, tiny_path: Callable[..., Path]) -> None:
+    """docs/parallel.md: `llmi serve --replicas 2`, one killed under `llmi bench serve`, whose --check compares answers."""
+    flags = ["serve", "-m", f"tiny={model}", "--replicas", "2", "--port", "0", "--kv-cache-memory-bytes", str(1 << 25)]
+    template = tmp_path / "template"
+    template.write_text(TEMPLATE)
+    words = [sys.executable, "-m", "llmi"]
+    with subprocess.Popen(
+        [*words, *flags, "--chat-template", str(template), "--no-access-log"], stdout=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            pids = _kill_under_load(server, words)
+            server.send_signal(signal.SIGTERM)
+            assert server.wait() == 0
+        finally:
+            server.kill()
+    assert len(pids) == 3
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+
+def _kill_under_load(server: subprocess.Popen[str], words: list[str]) -> set[int]:
+    """Kills a replica that works for `llmi bench serve`; returns all that there were."""
+    assert server.stdout is not None
+    url = next(line.removeprefix("ready: ").strip() for line in server.stdout if line.startswith("ready: "))
+    pids = {entry["pid"] for entry in _replicas(url)}
+    load = ["bench", "serve", "--url", url, "--num-prompts", "24", "--max-concurrency", "8", "--ignore-eos"]
+    load += ["--input-len", "20", "--output-len", "500"]
+    with subprocess.Popen([*words, *load, "--check", "24"], stdout=subprocess.PIPE, text=True) as bench:
+        wait_until(lambda: any(entry["load"] for entry in _replicas(url)))
+        busy = max(_replicas(url), key=lambda entry: entry["load"])
+        os.kill(busy["pid"], signal.SIGKILL)
+        output, _ = bench.communicate()
+    assert bench.returncode == 0, output
+    wait_until(lambda: all(entry["state"] == "ready" for entry in _replicas(url)))
+    return pids | {entry["pid"] for entry in _replicas(url)}
+
+
+def _replicas(url: str) -> list[dict[str, Any]]:
+    import httpx
+
+    found: list[dict[str, Any]] = httpx.get(f"{url}/llmi/replicas", timeout=60).json()["data"]
+    return found
