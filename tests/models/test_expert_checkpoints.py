@@ -119,3 +119,34 @@ def test_blocks_and_scales_of_gpt_oss(tmp_path: Path, families: Path) -> None:
     expected = logits(write(tmp_path / "plain", config, plain))
     assert_same_bits(logits(folder), expected)
     assert 0 < np.abs(logits(folder, "auto", 16) - expected).max() < 1e-2
+
+
+# --- Qwen3-VL's: all experts of a layer in two tensors, [experts, columns, rows]
+
+
+def test_stacked_experts_of_qwen3_vl(tmp_path: Path, families: Path) -> None:
+    from tiny_families import make
+
+    source = make("qwen3_moe", families).path
+    config, stored = json.loads((source / "config.json").read_text()), read_file(source / "model.safetensors")
+    tensors: Tensors = {}
+    for name, tensor in stored.items():
+        name = name.replace("model.", "model.language_model.", 1)
+        place, found, _ = name.partition(".0.gate_proj.weight")
+        if found:
+            each = [
+                {
+                    role: stored[name.replace("language_model.", "").replace(".0.gate", f".{expert}.{role}")].values
+                    for role in ("gate", "up", "down")
+                }
+                for expert in range(8)
+            ]
+            fused = np.stack([np.concatenate([expert["gate"], expert["up"]]).T for expert in each])
+            tensors[f"{place}.gate_up_proj"] = Stored("F32", np.ascontiguousarray(fused))
+            tensors[f"{place}.down_proj"] = Stored("F32", np.ascontiguousarray(np.stack([expert["down"].T for expert in each])))
+        elif ".experts." not in name:
+            tensors[name] = tensor
+    names = {"architectures": ["Qwen3VLMoeForConditionalGeneration"], "model_type": "qwen3_vl_moe", "tie_word_embeddings": False}
+    text = {key: value for key, value in config.items() if key != "architectures"} | {"model_type": "qwen3_vl_moe_text"}
+    folder = write(tmp_path / "vl", names | {"text_config": text}, tensors)
+    assert_same_bits(logits(folder), logits(source))

@@ -19,6 +19,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("Qwen3MoeForCausalLM", {"decoder_sparse_step": 0}, "decoder_sparse_step", "must be positive"),
     ("Qwen3MoeForCausalLM", {"mlp_only_layers": [1.5]}, "mlp_only_layers", "not an array of integers"),
     ("Qwen3MoeForCausalLM", {"use_sliding_window": True, "sliding_window": 24}, "use_sliding_window", "libraries do not agree"),
+    ("Qwen3VLMoeTextModel", {"norm_topk_prob": False}, "norm_topk_prob", "does not read"),
     ("Qwen2MoeForCausalLM", {"layer_types": ["sliding_attention"] * 4}, "layer_types", "use_sliding_window is off"),
     ("Qwen2MoeForCausalLM", {"shared_expert_intermediate_size": 0}, "shared_expert_intermediate_size", "must be positive"),
     ("OlmoeForCausalLM", {"clip_qkv": 8.0}, "clip_qkv", "clipped behind their norms"),

@@ -24,6 +24,7 @@ EXPERTS: dict[str, dict[str, Any]] = {
     "MixtralForCausalLM": LOCAL_EXPERTS,
     "Qwen2MoeForCausalLM": SMALL_EXPERTS,
     "Qwen3MoeForCausalLM": SMALL_EXPERTS,
+    "Qwen3VLMoeTextModel": SMALL_EXPERTS,
     "OlmoeForCausalLM": {"num_experts": 8, "num_experts_per_tok": 2},
     "GptOssForCausalLM": LOCAL_EXPERTS,
     "GraniteMoeForCausalLM": LOCAL_EXPERTS,

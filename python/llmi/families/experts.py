@@ -77,6 +77,15 @@ class ExpertTensors:
         halves = (self.linear(gate_up, index, RowOrder(first, size, 2 * size)) for first in (0, size))
         return MlpSpec(activation=self.tensors.activation, size=size, gate=next(halves), up=next(halves), down=self.linear(down, index))
 
+    def transposed(self, index: int, size: int) -> MlpSpec:
+        """Two tensors of all experts, [experts, columns, rows]: gate's rows before up's, and down."""
+
+        def linear(name: str, order: RowOrder) -> LinearSpec:
+            return LinearSpec(TensorBinding(self.stem(f"mlp.experts.{name}_proj", index), order, transposed=True))
+
+        gate, up = (linear("gate_up", RowOrder(first, size, 2 * size)) for first in (0, size))
+        return MlpSpec(activation=self.tensors.activation, size=size, gate=gate, up=up, down=linear("down", RowOrder()))
+
     def shared(self, index: int, size: int) -> MlpSpec:
         """The shared expert, a gated MLP of this size; 0: there is none."""
         if size == 0:

@@ -246,7 +246,9 @@ GGUF: Final[list[Rule]] = [
     Rule(".pooling_type", _OFF, (0,)),
     Rule(".rope.dimension_sections", _AXES, family="qwen2"),
     Rule(".rope.dimension_sections", _AXES, family="qwen3"),
+    Rule(".rope.dimension_sections", _AXES, family="qwen3_vl_moe"),
     Rule(".n_deepstack_layers", _TOWER, family="qwen3"),
+    Rule(".n_deepstack_layers", _TOWER, family="qwen3_vl_moe"),
 ]
 
 

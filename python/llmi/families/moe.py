@@ -36,17 +36,18 @@ def mixtral(c: Config) -> ModelSpec:
     return spec
 
 
-def qwen(c: Config, style: Style, *, renormalises_gguf: bool, shared: bool) -> ModelSpec:
-    """The common part of Qwen's; in GGUF the family says whether weights are renormalised."""
+def qwen(c: Config, style: Style, *, renormalise: bool, shared: bool = False, stacked: bool = False) -> ModelSpec:
+    """The common part of Qwen's. stacked: config.json's files have two tensors of all experts of a layer."""
     spec = dense(c, style)
     no_windows(c, spec)
     number, used, size = sizes_of(c)
     experts = ExpertTensors(Tensors(c, style, spec), HF_EXPERTS, "mlp.shared_expert")
-    router = RouterSpec(renormalise=renormalises_gguf if c.is_gguf else c.boolean("norm_topk_prob", False))
+    router = RouterSpec(renormalise=renormalise)
     shared_size = c.positive("shared_expert_intermediate_size", 5632) if shared else 0
     layers = range(len(spec.layers))
     for index in [i for i in layers if experts.has_experts(i)] if c.is_gguf else every_step(c, len(layers)):
-        moe = MoeSpec(number, used, experts.router(index, router), experts.expert(index, size))
+        expert = experts.transposed(index, size) if stacked and not c.is_gguf else experts.expert(index, size)
+        moe = MoeSpec(number, used, experts.router(index, router), expert)
         if shared:
             moe.shared_gate = experts.linear(experts.shared_names["shared_gate"], index)
         experts.set(index, moe, experts.shared(index, shared_size))
@@ -61,21 +62,35 @@ def qwen(c: Config, style: Style, *, renormalises_gguf: bool, shared: bool) -> M
 )
 def qwen2_moe(c: Config) -> ModelSpec:
     """Qwen 1.5 and 2 with experts: a shared expert with a gate, weights that are not renormalised. Qwen Team, 2024."""
-    return qwen(c, Style(biases={"qkv": bias(c, "qkv_bias", True)}, experts=True), renormalises_gguf=False, shared=True)
+    style = Style(biases={"qkv": bias(c, "qkv_bias", True)}, experts=True)
+    return qwen(c, style, renormalise=not c.is_gguf and c.boolean("norm_topk_prob", False), shared=True)
 
 
 @family(
     "qwen3_moe",
     hf="Qwen3MoeForCausalLM",
-    model_type=["qwen3_moe", "qwen3_vl_moe_text"],
-    gguf=["qwen3moe", "qwen3vlmoe"],
+    gguf="qwen3moe",
     keys={"num_experts": ("num_experts", "num_local_experts")},
     defaults={"max_position_embeddings": 32768, "num_key_value_heads": 4},
 )
 def qwen3_moe(c: Config) -> ModelSpec:
     """Qwen 3 with experts: queries and keys normed by head, weights renormalised where norm_topk_prob says so. Yang et al., 2025."""
     style = Style(head_norms=True, biases=attention_biases(c), experts=True)
-    return qwen(c, style, renormalises_gguf=True, shared=False)
+    return qwen(c, style, renormalise=c.is_gguf or c.boolean("norm_topk_prob", False))
+
+
+@family(
+    "qwen3_vl_moe",
+    hf="Qwen3VLMoeTextModel",
+    model_type="qwen3_vl_moe_text",
+    gguf="qwen3vlmoe",
+    defaults={"max_position_embeddings": 128000, "num_key_value_heads": 16, "num_experts": 60, "num_experts_per_tok": 4},
+)
+def qwen3_vl_moe(c: Config) -> ModelSpec:
+    """The text model of Qwen3-VL with experts: Qwen 3's, whose matrices lie in two tensors of a layer. Weights are always renormalised."""
+    if not c.is_gguf and not c.boolean("norm_topk_prob", True):
+        c.unsupported("norm_topk_prob", "norm_topk_prob: false, which transformers' class of this family does not read")
+    return qwen(c, Style(head_norms=True, biases=attention_biases(c), experts=True), renormalise=True, stacked=True)
 
 
 @family(
