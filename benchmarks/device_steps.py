@@ -54,20 +54,20 @@ def null_devices() -> Iterator[None]:
         _core.testing.open_null_devices(False)
 
 
-def decode(llm: LLM, num_sequences: int, num_tokens: int) -> list[float]:
+def decode(llm: LLM, num_sequences: int, num_tokens: int, **changes: Any) -> list[float]:
     """Generates `num_tokens` for each prompt; returns the seconds between the tokens of the first one."""
-    params = SamplingParams(temperature=0.6, seed=1, ignore_eos=True, max_tokens=num_tokens, detokenize=False)
+    params = SamplingParams(**{"temperature": 0.6, "seed": 1, "ignore_eos": True, "max_tokens": num_tokens, "detokenize": False} | changes)
     prompts = [[5 + i % 97, 6, 7] for i in range(num_sequences)]
     return llm.generate(prompts, params, use_tqdm=False)[0].metrics.inter_token_latencies_s.tolist()
 
 
-def counts_a_step(llm: LLM, num_sequences: int, num_steps: int = 16) -> dict[str, Any]:
+def counts_a_step(llm: LLM, num_sequences: int, num_steps: int = 16, **changes: Any) -> dict[str, Any]:
     """What one step of decoding so many sequences gives the device: the difference of answers of which one is num_steps longer."""
     work = []
-    for num_tokens in (num_steps, num_steps, num_steps, 2 * num_steps):  # the first two only record
-        decode(llm, num_sequences, num_tokens)
+    for num_tokens in (2 * num_steps, 2 * num_steps, 2 * num_steps, num_steps, 2 * num_steps):  # the first three only record
+        decode(llm, num_sequences, num_tokens, **changes)
         work.append(_core.testing.device_work())
-    shorter, longer = (_difference(work[i], work[i - 1]) for i in (2, 3))
+    shorter, longer = (_difference(work[i], work[i - 1]) for i in (3, 4))
     return {name: value / num_steps for name, value in _difference(longer, shorter).items()}
 
 

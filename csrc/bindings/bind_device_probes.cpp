@@ -240,6 +240,9 @@ void RegisterDeviceProbes(py::module_& module) {
   module.def(
       "open_null_devices", [](bool on) { opens_null_devices = on; }, py::arg("on"),
       "Whether emulated devices that are opened from now on run no kernel: all tokens are 0, and a step takes the host's time alone.");
+  module.def(
+      "fail_device_launch", [](int64_t number) { cuda::failing_launch = number; }, py::arg("number"),
+      "The emulated launch of this number from now on fails, as one whose kernel stops on a GPU; 0: none does.");
   module.def("probe_matrix_instructions", &ProbeMatrixInstructions,
              "What the first GPU's matrix instructions do with bits (docs/decisions/0014), by instruction.");
   module.def(

@@ -60,8 +60,7 @@ void StepAhead::LaunchAfter(const LaunchedStep& step) {
   next->num_ahead = step.num_ahead + 1;
   next->num_running = step.num_running;
   next->num_waiting = step.num_waiting;
-  next->result = decoder_.Forward(context_, cache_, builder.batch());
-  next->draws = draws_.Launch(next->rows, next->result.hidden);
+  draws_.LaunchForward(cache_, builder.batch(), next.get());
   next_ = std::move(next);
   ++num_launched_;
 }

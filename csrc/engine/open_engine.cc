@@ -81,13 +81,24 @@ void OpenedEngine::Load(const ModelFiles& files, const EngineOptions& options, M
   if (options.medusa.files != nullptr) heads_.medusa = LoadMedusa(context_, options.medusa, files, *decoder_);
   decoder_->AlwaysKeep(heads_.TargetLayers(*decoder_));
   if (device_ == nullptr) return;
-  decoder_->Reserve(context_, num_rows, num_logits_rows);
-  device_->ReserveWorkspace(num_logits_rows, model_.vocab_size);
+  decoder_->Reserve(context_, num_rows, Decoder::PaddedRows(num_logits_rows));
+  device_->ReserveWorkspace(Decoder::PaddedRows(num_logits_rows), model_.vocab_size);
   if (options.kv_cache_memory_bytes == 0) {
     uint64_t left = DeviceCacheBytes(device_->total_bytes(), device_->free_bytes(), options.gpu_memory_utilization);
     left -= std::min(left, HiddenLogBytes());
     ResolveSizes(model_, {0, options.max_model_len, left}, &config_);
+    // The cache leaves room for the values of all positions. It may then hold fewer.
+    left -= std::min(left, PositionBytes());
+    ResolveSizes(model_, {0, options.max_model_len, left}, &config_);
   }
+  decoder_->ReservePositions(context_, config_.max_model_len);
+  if (heads_.eagle != nullptr) heads_.eagle->ReservePositions(context_, config_.max_model_len);
+}
+
+// Values of positions on the device, of the model and of EAGLE's layer.
+uint64_t OpenedEngine::PositionBytes() const {
+  const int64_t eagle = heads_.eagle == nullptr ? 0 : PositionValues::FloatsPerRow(heads_.eagle->spec());
+  return FloatBytes(config_.max_model_len * (PositionValues::FloatsPerRow(model_) + eagle));
 }
 
 // What trained heads keep of the hidden states of the sequences.

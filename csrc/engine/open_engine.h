@@ -56,6 +56,7 @@ class OpenedEngine {
   // spec: of the whole model.
   void Load(const ModelFiles& files, const EngineOptions& options, ModelSpec spec, const std::atomic<bool>* dropped);
   uint64_t HiddenLogBytes() const;
+  uint64_t PositionBytes() const;
   void Describe();
 
   std::unique_ptr<Device> device_;  // outlives everything in its memory

@@ -64,7 +64,7 @@ std::unique_ptr<LaunchedStep> StepLoop::Launch() {
   step->num_running = scheduler_.num_running();
   step->num_waiting = scheduler_.num_waiting();
   step->start_s = NowSeconds();
-  step->result = decoder_.Forward(context_, cache_, batch);
+  rows_.device_draws().LaunchForward(cache_, batch, step.get());
   step->forward_seconds = NowSeconds() - step->start_s;
   return step;
 }

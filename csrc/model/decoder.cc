@@ -16,14 +16,6 @@ namespace {
 // A device replays recorded steps of kMaxReplayedRows rows or fewer.
 constexpr int64_t kMaxReplayedRows = 256;
 
-// The number of rows of the recording that serves a step of num_rows rows. There are few such sizes, so one recording serves many steps.
-int64_t ReplayedRows(int64_t num_rows) {
-  if (num_rows > 8) return (num_rows + 7) / 8 * 8;
-  int64_t padded = 1;
-  while (padded < num_rows) padded *= 2;
-  return padded;
-}
-
 // A parallel layer's MLP reads the stream as it was before attention was added to it. Stores what it reads, unless that is the norm which
 // attention stores; returns where attention is to store it.
 float* KeepMlpInput(const LayerPass& pass, const LayerSpec& spec, const LayerWeights& weights) {
@@ -51,6 +43,13 @@ void ForEachRun(const std::vector<int32_t>& rows, const Visit& visit) {
 
 }  // namespace
 
+int64_t Decoder::PaddedRows(int64_t num_rows) {
+  if (num_rows > 8) return (num_rows + 7) / 8 * 8;
+  int64_t padded = std::min<int64_t>(num_rows, 1);
+  while (padded < num_rows) padded *= 2;
+  return padded;
+}
+
 Decoder::Decoder(ModelSpec spec, ModelWeights weights)
     : spec_(std::move(spec)),
       weights_(std::move(weights)),
@@ -73,19 +72,54 @@ bool Decoder::Replays(const KernelContext& context, const ForwardBatch& batch) c
   return context.device != nullptr && batch.num_rows() <= kMaxReplayedRows && !captures && batch.steered.empty();
 }
 
-void Decoder::FindSegments(const ForwardBatch& batch, size_t group) {
-  segments_.clear();
-  for (size_t s = 0; s < batch.segments.size(); ++s) segments_.push_back(batch.Segment(s, group));
+void Decoder::FindSegments(const ForwardBatch& batch) {
+  segments_.resize(batch.num_groups);
+  for (size_t group = 0; group < batch.num_groups; ++group) {
+    segments_[group].clear();
+    for (size_t s = 0; s < batch.segments.size(); ++s) segments_[group].push_back(batch.Segment(s, group));
+  }
 }
 
-// Uploads block tables and positions once for all layers of a KV group.
-void Decoder::PlaceBatch(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t num_rows) {
-  const auto& groups = cache.groups().groups();
-  for (size_t g = 0; g < groups.size(); ++g) {
-    FindSegments(batch, g);
-    context.device->PlaceBatch(cache.View(groups[g].layers[0]), groups[g].window, segments_.data(), static_cast<int64_t>(segments_.size()),
-                               batch.positions.data(), num_rows);
+// Padding rows fill up a recording's number of rows: token 0 at position 0, in no segment. Nothing reads their results.
+Decoder::PassIds Decoder::FindIds(const KernelContext& context, const ForwardBatch& batch) const {
+  PassIds ids;
+  ids.token_ids = batch.token_ids;
+  ids.positions = batch.positions;
+  const bool replays = Replays(context, batch);
+  if (replays) {
+    ids.token_ids.resize(static_cast<size_t>(PaddedRows(batch.num_rows())), 0);
+    ids.positions.resize(ids.token_ids.size(), 0);
   }
+  const EmbeddingSpec& embedding = spec_.embedding;
+  if (!embedding.positions.name.empty()) {
+    for (const int32_t position : ids.positions) ids.position_ids.push_back(position + static_cast<int32_t>(embedding.position_offset));
+  }
+  // The stream's first rows need no gathering, unless they have to be copied.
+  int32_t next = 0;
+  if (spec_.final_norm.present && std::ranges::all_of(batch.wanted_rows, [&](int32_t row) { return row == next++; })) return ids;
+  ids.wanted_rows = batch.wanted_rows;
+  if (replays) ids.wanted_rows.resize(static_cast<size_t>(PaddedRows(static_cast<int64_t>(batch.wanted_rows.size()))), 0);
+  return ids;
+}
+
+void Decoder::PlaceStep(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, const DrawBatch* draw, PassIds* ids) {
+  CheckIds(context, weights_.embedding.view(), ids->token_ids.data(), static_cast<int64_t>(ids->token_ids.size()));
+  if (!ids->position_ids.empty()) {
+    CheckIds(context, weights_.positions.view(), ids->position_ids.data(), static_cast<int64_t>(ids->position_ids.size()));
+  }
+  const auto& groups = cache.groups().groups();
+  std::vector<StepBatch> batches;
+  for (size_t g = 0; g < groups.size(); ++g) batches.push_back({cache.View(groups[g].layers[0]), groups[g].window, segments_[g]});
+  const bool replays = Replays(context, batch);
+  const auto num_wanted = static_cast<int64_t>(batch.wanted_rows.size());
+  ids->there = context.device->PlaceStep({.token_ids = ids->token_ids,
+                                          .positions = ids->positions,
+                                          .position_ids = ids->position_ids,
+                                          .wanted_rows = ids->wanted_rows,
+                                          .batches = batches,
+                                          .draw = draw,
+                                          .num_draw_rows = replays ? PaddedRows(num_wanted) : num_wanted,
+                                          .may_replay = replays});
 }
 
 void Decoder::Embed(const KernelContext& context, std::span<const int32_t> token_ids, double scale, float* out) const {
@@ -93,13 +127,17 @@ void Decoder::Embed(const KernelContext& context, std::span<const int32_t> token
 }
 
 // norm(scale * embedding of the token + embedding of the position).
-void Decoder::BeginStream(const LayerPass& pass, const std::vector<int32_t>& token_ids, const std::vector<int32_t>& positions) const {
+void Decoder::BeginStream(const LayerPass& pass, const PassIds& ids) const {
   const EmbeddingSpec& embedding = spec_.embedding;
-  Embed(pass.context, token_ids, embedding.scale, pass.x);
-  if (!embedding.positions.name.empty()) {
-    std::vector<int32_t> rows = positions;
-    for (int32_t& row : rows) row += static_cast<int32_t>(embedding.position_offset);
-    Embedding(pass.context, weights_.positions.view(), rows.data(), pass.num_rows, 1.0f, pass.normed);
+  const auto embed = [&](const PackedMatrix& table, const std::vector<int32_t>& rows, const int32_t* there, double scale, float* out) {
+    const auto factor = static_cast<float>(scale);
+    if (Device* device = pass.context.device) return device->Embedding(table.view(), there, pass.num_rows, factor, out);
+    Embedding(pass.context, table.view(), rows.data(), pass.num_rows, factor, out);
+  };
+  if (pass.context.device != nullptr) positions_.Read(pass.context, ids.there.positions);
+  embed(weights_.embedding, ids.token_ids, ids.there.token_ids, embedding.scale, pass.x);
+  if (!ids.position_ids.empty()) {
+    embed(weights_.positions, ids.position_ids, ids.there.position_ids, 1.0, pass.normed);
     AddScaled(pass.context, pass.normed, pass.num_rows * spec_.hidden_size, 1.0f, pass.x);
   }
   if (embedding.norm.present) {
@@ -111,10 +149,10 @@ void Decoder::RunLayer(const LayerPass& pass, KvCache& cache, const ForwardBatch
   const LayerSpec& spec = spec_.layers[static_cast<size_t>(layer)];
   const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
   const auto group = static_cast<size_t>(cache.groups().group_of_layer(static_cast<int>(layer)));
-  FindSegments(batch, group);
   float* normed_at = KeepMlpInput(pass, spec, weights);
   AttentionLayer(pass, layer, weights, normed_at,
-                 {cache.View(static_cast<int>(layer)), segments_.data(), static_cast<int64_t>(segments_.size()), batch}, result);
+                 {cache.View(static_cast<int>(layer)), segments_[group].data(), static_cast<int64_t>(segments_[group].size()), batch},
+                 result);
   if (spec.has_experts()) {
     const auto index = static_cast<size_t>(layer);
     const int64_t reads = expert_use_.counts().reads[index];
@@ -174,66 +212,66 @@ void Decoder::CopyRows(const LayerPass& pass, const std::vector<int32_t>& rows, 
   });
 }
 
-// The final norm of the wanted rows of the stream. Rows in one run, as those of decoding are, are not copied first.
-void Decoder::TakeWanted(const LayerPass& pass, const ForwardBatch& batch, ForwardResult* result) {
-  const int64_t hidden = spec_.hidden_size;
-  const auto num_wanted = static_cast<int64_t>(batch.wanted_rows.size());
+// The final norm of the wanted rows of the stream.
+void Decoder::TakeWanted(const LayerPass& pass, const PassIds& ids, int64_t num_wanted) const {
   if (num_wanted == 0) return;
-  if (pass.context.device != nullptr) std::swap(workspace_.hidden, workspace_.last_hidden);
-  float* wanted = Floats(pass.context, workspace_.hidden, num_wanted * hidden);
-  result->hidden = wanted;
-  const std::vector<int32_t>& rows = batch.wanted_rows;
-  if (spec_.final_norm.present && rows.back() == rows.front() + num_wanted - 1) {
-    const float* stream = pass.x + rows.front() * hidden;
-    Norm(pass.context, RowNorm(spec_.final_norm, weights_.final_norm, stream, wanted, num_wanted, hidden));
-    return;
+  const float* rows = pass.x;
+  if (!ids.wanted_rows.empty()) {
+    const int32_t* wanted = pass.context.device != nullptr ? ids.there.wanted_rows : ids.wanted_rows.data();
+    GatherRows(pass.context, pass.x, spec_.hidden_size, wanted, num_wanted, hidden_);
+    rows = hidden_;
   }
-  ForEachRun(rows, [&](size_t begin, size_t end) {
-    const auto place = static_cast<int64_t>(begin) * hidden;
-    CopyThere(pass.context, wanted + place, pass.x + rows[begin] * hidden, FloatBytes(static_cast<int64_t>(end - begin) * hidden));
-  });
-  FinalNorm(pass.context, wanted, num_wanted);
+  if (!spec_.final_norm.present) return;
+  Norm(pass.context, RowNorm(spec_.final_norm, weights_.final_norm, rows, hidden_, num_wanted, spec_.hidden_size));
 }
 
 void Decoder::KeepRows(const KernelContext& context, const std::vector<size_t>& rows, ForwardResult* result) {
   const auto hidden = static_cast<size_t>(spec_.hidden_size);
-  float* there = workspace_.hidden.as<float>();
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i] == i) continue;
-    CopyThere(context, there + i * hidden, there + rows[i] * hidden, FloatBytes(spec_.hidden_size));
+    CopyThere(context, hidden_ + i * hidden, hidden_ + rows[i] * hidden, FloatBytes(spec_.hidden_size));
     for (std::vector<float>& tap : result->taps) std::copy_n(tap.data() + rows[i] * hidden, hidden, tap.data() + i * hidden);
   }
   for (std::vector<float>& tap : result->taps) tap.resize(rows.size() * hidden);
 }
 
-ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, const ForwardBatch& batch) {
+ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, const DrawBatch* draw) {
   ForwardResult result;
+  FindSegments(batch);
+  PassIds ids = FindIds(context, batch);
   const bool replays = Replays(context, batch);
-  // Padding rows fill up a recording's number of rows: token 0 at position 0, in no segment. Nothing reads their results.
-  std::vector<int32_t> token_ids = batch.token_ids;
-  std::vector<int32_t> positions = batch.positions;
-  if (replays) {
-    token_ids.resize(static_cast<size_t>(ReplayedRows(batch.num_rows())), 0);
-    positions.resize(token_ids.size(), 0);
-  }
-  float* stream = Floats(context, workspace_.stream, static_cast<int64_t>(positions.size()) * spec_.hidden_size);
-  const LayerPass pass = BeginPass(context, spec_, positions, positions_, workspace_, stream);
-  if (context.device != nullptr) PlaceBatch(context, cache, batch, pass.num_rows);
-  BeginStream(pass, token_ids, positions);
+  float* stream = Floats(context, workspace_.stream, static_cast<int64_t>(ids.positions.size()) * spec_.hidden_size);
+  const LayerPass pass = BeginPass(context, spec_, ids.positions, positions_, workspace_, stream);
+  if (context.device != nullptr) PlaceStep(context, cache, batch, draw, &ids);
   result.taps.resize(batch.tap_layers.size());
   result.attention.resize(batch.attention_layers.size());
-  const auto run_layers = [&] {
+  auto num_wanted = static_cast<int64_t>(batch.wanted_rows.size());
+  if (draw != nullptr) CountHead(NumTiles(spec_.vocab_size), num_wanted);
+  if (replays) num_wanted = PaddedRows(num_wanted);
+  hidden_ = Floats(context, workspace_.hidden, num_wanted * spec_.hidden_size);
+  if (context.device != nullptr) {
+    float* in_turn = Floats(context, workspace_.hidden_in_turn, num_wanted * spec_.hidden_size);
+    if (context.device->turn() == 1) hidden_ = in_turn;
+  }
+  result.hidden = hidden_;
+  const auto ops = [&] {
+    BeginStream(pass, ids);
     Steer(pass, batch, 0);
     Tap(pass, batch, 0, &result);
     Keep(pass, batch, 0);
     for (int64_t layer = 0; layer < spec_.num_layers(); ++layer) RunLayer(pass, cache, batch, layer, &result);
+    TakeWanted(pass, ids, num_wanted);
+    if (draw == nullptr) return;
+    float* logits = Floats(context, workspace_.logits, num_wanted * spec_.vocab_size);
+    Head(context, hidden_, num_wanted, logits, nullptr);
+    context.device->LaunchDraw(logits, spec_.vocab_size);
   };
   if (replays) {
-    context.device->Replay(this, pass.num_rows, run_layers);
+    context.device->Replay(this, num_wanted, ops);
   } else {
-    run_layers();
+    ops();
   }
-  TakeWanted(pass, batch, &result);
+  if (draw != nullptr) result.ticket = context.device->EndDraw();
   work_.AddForward(batch, cache.groups());
   return result;
 }

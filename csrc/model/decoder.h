@@ -12,6 +12,7 @@
 
 #include "cache/kv_cache.h"
 #include "core/token_bits.h"
+#include "kernels/dispatch/device.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/context.h"
 #include "model/expert_use.h"
@@ -34,8 +35,13 @@ class Decoder {
   const ModelSpec& spec() const { return spec_; }
   const ModelWeights& weights() const { return weights_; }
 
+  // The number of rows of the recording that serves num_rows rows on a device. There are few such numbers, so one recording serves many
+  // steps.
+  static int64_t PaddedRows(int64_t num_rows);
   // Allocates all memory that a Forward of num_rows rows and the logits of num_logits_rows rows need, so that no step allocates.
   void Reserve(const KernelContext& context, int64_t num_rows, int64_t num_logits_rows);
+  // On a device: the values of positions (PositionValues::Reserve).
+  void ReservePositions(const KernelContext& context, int64_t num_positions) { positions_.Reserve(context, num_positions); }
 
   // The work of Forward and the heads so far, for any caller.
   const Work& work() const { return work_.done(); }
@@ -43,9 +49,10 @@ class Decoder {
   // Which experts the rows of all Forwards used.
   const ExpertCounts& expert_counts() const { return expert_use_.counts(); }
 
-  // Runs all layers, writes K and V of the batch's rows into the cache, returns the wanted rows.
+  // Runs all layers, writes K and V of the batch's rows into the cache, returns the wanted rows. draw: on a device, the draw of a token for
+  // wanted rows (DrawRow::logits_row counts them), without laws; it is a part of the step, and of its recording.
   // Not re-entrant: workspaces belong to the object.
-  ForwardResult Forward(const KernelContext& context, KvCache& cache, const ForwardBatch& batch);
+  ForwardResult Forward(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, const DrawBatch* draw = nullptr);
 
   // From now on each Forward keeps the hidden states after these layers, recorded steps included, as ForwardBatch::kept_layers does for
   // one. Call it before Reserve.
@@ -79,16 +86,24 @@ class Decoder {
  private:
   bool Replays(const KernelContext& context, const ForwardBatch& batch) const;
   bool AlwaysKeeps(int layer) const;
-  void PlaceBatch(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, int64_t num_rows);
-  void FindSegments(const ForwardBatch& batch, size_t group);
-  void BeginStream(const LayerPass& pass, const std::vector<int32_t>& token_ids, const std::vector<int32_t>& positions) const;
+  void FindSegments(const ForwardBatch& batch);
+  // The ids of a pass with its padding rows, where its ops read them: on the host, or on the device.
+  struct PassIds {
+    std::vector<int32_t> token_ids, positions, position_ids, wanted_rows;
+    StepPlaces there = {};
+  };
+  PassIds FindIds(const KernelContext& context, const ForwardBatch& batch) const;
+  void PlaceStep(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, const DrawBatch* draw, PassIds* ids);
+  void BeginStream(const LayerPass& pass, const PassIds& ids) const;
   void RunLayer(const LayerPass& pass, KvCache& cache, const ForwardBatch& batch, int64_t layer, ForwardResult* result);
   void Steer(const LayerPass& pass, const ForwardBatch& batch, int64_t layer) const;
   void Tap(const LayerPass& pass, const ForwardBatch& batch, int64_t layer, ForwardResult* result) const;
   void CopyRows(const LayerPass& pass, const std::vector<int32_t>& rows, std::vector<float>* to) const;
   void Keep(const LayerPass& pass, const ForwardBatch& batch, int layer);
-  void TakeWanted(const LayerPass& pass, const ForwardBatch& batch, ForwardResult* result);
-  void Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* out, const Shortlist* shortlist);
+  void TakeWanted(const LayerPass& pass, const PassIds& ids, int64_t num_wanted) const;
+  // Returns the number of tiles that it reads.
+  int64_t Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* out, const Shortlist* shortlist);
+  void CountHead(int64_t num_tiles, int64_t num_rows);
   const PackedMatrix& HeadMatrix() const { return spec_.tied_head() ? weights_.embedding : weights_.head; }
   LinearPart HeadPart() const { return {.weights = HeadMatrix().view(), .bias = weights_.head_bias.data()}; }
   // Scale and soft cap.
@@ -102,8 +117,9 @@ class Decoder {
   PositionValues positions_;
   Workspace workspace_;
   std::vector<int> always_kept_;
-  std::map<int, AlignedBuffer> kept_;       // by layer [rows, hidden]
-  std::vector<AttentionSegment> segments_;  // those of the current batch and KV group
+  std::map<int, AlignedBuffer> kept_;                    // by layer [rows, hidden]
+  std::vector<std::vector<AttentionSegment>> segments_;  // those of the current batch, by KV group
+  float* hidden_ = nullptr;                              // the wanted rows of the last Forward
 };
 
 }  // namespace llmi

@@ -34,18 +34,20 @@ void Decoder::NormTapped(const KernelContext& context, float* tapped, int64_t nu
 }
 
 void Decoder::LmHead(const KernelContext& context, const float* hidden, int64_t num_rows, float* logits, const Shortlist* shortlist) {
-  if (context.device == nullptr) return Head(context, hidden, num_rows, logits, shortlist);
+  if (context.device == nullptr) return CountHead(Head(context, hidden, num_rows, logits, shortlist), num_rows);
   ToHost(context, logits, LogitsThere(context, hidden, num_rows, shortlist), FloatBytes(num_rows * spec_.vocab_size));
 }
 
 float* Decoder::LogitsThere(const KernelContext& context, const float* hidden, int64_t num_rows, const Shortlist* shortlist) {
   float* logits = Floats(context, workspace_.logits, num_rows * spec_.vocab_size);
-  Head(context, hidden, num_rows, logits, shortlist);
+  CountHead(Head(context, hidden, num_rows, logits, shortlist), num_rows);
   return logits;
 }
 
+void Decoder::CountHead(int64_t num_tiles, int64_t num_rows) { work_.AddHead(HeadMatrix(), num_tiles, num_tiles * num_rows); }
+
 // hidden and out are in the memory where the ops run. Scale and soft cap may run on logits that a shortlist leaves unspecified.
-void Decoder::Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* out, const Shortlist* shortlist) {
+int64_t Decoder::Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* out, const Shortlist* shortlist) {
   const std::vector<LinearPart> part = {HeadPart()};
   const LinearInput input = MakeInput(context, num_rows, {&HeadMatrix()}, true, workspace_.forms);
   ConvertInput(context, hidden, num_rows, spec_.hidden_size, input);
@@ -59,8 +61,8 @@ void Decoder::Head(const KernelContext& context, const float* hidden, int64_t nu
     LinearTiles(context, args, tiles);
     for (const TileRange& range : tiles) num_tiles += range.end - range.begin;
   }
-  work_.AddHead(HeadMatrix(), num_tiles, num_tiles * num_rows);
   FinishLogits(context, out, num_rows * spec_.vocab_size);
+  return num_tiles;
 }
 
 void Decoder::FinishLogits(const KernelContext& context, float* logits, int64_t count) const {

@@ -113,13 +113,19 @@ void EagleDecoder::Add(const KernelContext& context, const LinearWeights& layer,
   Linear(context, ArgsOf(PartsOf({&layer}), x, input, num_rows, out, spec_.hidden_size, accumulate));
 }
 
+LayerPass EagleDecoder::Begin(const KernelContext& context, const std::vector<int32_t>& positions, float* x) {
+  const LayerPass pass = BeginPass(context, spec_, positions, positions_, workspace_, x);
+  if (context.device != nullptr) positions_.Read(context, context.device->PlaceIds(positions.data(), pass.num_rows));
+  return pass;
+}
+
 ProjectedHeads EagleDecoder::Project(const LayerPass& pass, HeadKinds kinds, const AlignedBuffer& embedded) {
   const SideInput side = {embedded.as<float>(), weights_.query, weights_.key, weights_.value};
   return ProjectHeads(pass, 0, weights_.model.layers[0], pass.normed, kinds, is_eagle3() ? &side : nullptr);
 }
 
 void EagleDecoder::StoreKeysAndValues(const KernelContext& context, const KvView& kv, const EagleRows& rows) {
-  const LayerPass pass = BeginPass(context, spec_, rows.positions, positions_, workspace_, begun_.as<float>());
+  const LayerPass pass = Begin(context, rows.positions, begun_.as<float>());
   const ProjectedHeads heads = Project(pass, HeadKinds::kKeysAndValues, embedded_);
   KvWrite(context, {.kv = kv,
                     .segments = rows.segments.data(),
@@ -145,7 +151,7 @@ void EagleDecoder::RunQueries(const KernelContext& context, const KvView& kv, co
   };
   float* x = gather(begun_, workspace_.stream);
   if (is_eagle3()) gather(embedded_, run_embedded_);
-  const LayerPass pass = BeginPass(context, spec_, positions, positions_, workspace_, x);
+  const LayerPass pass = Begin(context, positions, x);
   const ProjectedHeads heads = Project(pass, HeadKinds::kQueries, run_embedded_);
   float* attended = Attended(pass);
   Attend(pass, kv, rows, heads, attended);

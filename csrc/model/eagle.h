@@ -72,7 +72,10 @@ class EagleDecoder {
   // spec: of one layer; valid.
   EagleDecoder(ModelSpec spec, EagleWeights weights);
 
+  const ModelSpec& spec() const { return spec_; }
   const EagleWeights& weights() const { return weights_; }
+  // On a device: the values of positions (PositionValues::Reserve).
+  void ReservePositions(const KernelContext& context, int64_t num_positions) { positions_.Reserve(context, num_positions); }
   bool is_eagle3() const { return !weights_.form.taps.empty(); }
   // The layers of the target whose hidden states it reads.
   std::vector<int> TargetLayers(const Decoder& target) const;
@@ -92,6 +95,7 @@ class EagleDecoder {
   float* Embedded(const KernelContext& context, const Decoder& target, const EagleRows& rows);
   void Fuse(const KernelContext& context, const Decoder& target, const EagleRows& rows);
   void Add(const KernelContext& context, const LinearWeights& layer, const float* x, int64_t num_rows, float* out, bool accumulate);
+  LayerPass Begin(const KernelContext& context, const std::vector<int32_t>& positions, float* x);
   ProjectedHeads Project(const LayerPass& pass, HeadKinds kinds, const AlignedBuffer& embedded);
   void StoreKeysAndValues(const KernelContext& context, const KvView& kv, const EagleRows& rows);
   void RunQueries(const KernelContext& context, const KvView& kv, const EagleRows& rows);

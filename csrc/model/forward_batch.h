@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/dispatch/device.h"
 #include "kernels/ops/attention.h"
 
 namespace llmi {
@@ -27,7 +28,7 @@ struct SteeredRows {
 
 // One ragged batch. The rows of each sequence are consecutive. Offsets refer to the batch's own vectors: it holds no pointers.
 struct ForwardBatch {
-  std::vector<int32_t> token_ids;      // [num_rows]; with a device, an id below zero names a token that it drew (Device::Embedding)
+  std::vector<int32_t> token_ids;      // [num_rows]; with a device, an id below zero names a token that it drew (StepInputs)
   std::vector<int32_t> positions;      // [num_rows]
   std::vector<BatchSegment> segments;  // in row order
   std::vector<int32_t> parents;        // the parents of all trees (kernels/ops/attention.h), segment after segment
@@ -56,6 +57,7 @@ struct ForwardResult {
   // [num_wanted, hidden_size], after the final norm, in the memory where the ops run. The decoder owns it. It is valid until the next
   // Forward; on a device until the Forward after the next, so that one step can be launched while another runs.
   const float* hidden = nullptr;
+  DrawTicket ticket = 0;                                   // of the draw that was a part of the step
   std::vector<std::vector<float>> taps;                    // per tap layer [num_wanted, hidden_size], before any norm
   std::vector<std::vector<std::vector<float>>> attention;  // per attention layer, per wanted row [num_heads, slots up to it]
 };

@@ -12,7 +12,7 @@ LayerPass BeginPass(const KernelContext& context, const ModelSpec& spec, const s
   const auto num_rows = static_cast<int64_t>(positions.size());
   const int64_t count = num_rows * spec.hidden_size;
   const bool keeps = std::ranges::any_of(spec.layers, [](const LayerSpec& layer) { return layer.order == LayerOrder::kParallel; });
-  values.Compute(context, positions, workspace.position_values);
+  values.Begin(context, positions, workspace.position_values);
   return {.context = context,
           .spec = spec,
           .positions = values,

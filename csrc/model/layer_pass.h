@@ -27,8 +27,8 @@ struct LayerPass {
   float* kept;    // [num_rows, hidden]; null: no layer is parallel
 };
 
-// A pass over rows at these positions, whose residual stream is x. Finds its buffers, and computes what depends on positions alone: the
-// values are valid until the next pass that begins with them.
+// A pass over rows at these positions, whose residual stream is x. Finds its buffers, and begins what depends on positions alone: the
+// values are valid until the next pass that begins with them. On a device an op has to read them (PositionValues::Read).
 LayerPass BeginPass(const KernelContext& context, const ModelSpec& spec, const std::vector<int32_t>& positions, PositionValues& values,
                     Workspace& workspace, float* x);
 

@@ -4,13 +4,13 @@
 #include <numeric>
 
 #include "core/scalar_math.h"
-#include "kernels/dispatch/transfer.h"
+#include "kernels/dispatch/device.h"
 #include "model/workspace.h"
 
 namespace llmi {
 namespace {
 
-constexpr int32_t kKeptPositions = 64;  // computed together
+constexpr int64_t kTablePositions = 4096;  // of the device's table, uploaded at once
 
 // Index of the layer's temperature among those so far, which it joins if it is new; -1: it has none.
 int Find(const QueryTemperatureSpec& wanted, std::vector<QueryTemperatureSpec>* temperatures) {
@@ -31,9 +31,13 @@ float QueryFactor(const QueryTemperatureSpec& temperature, int32_t position) {
 
 }  // namespace
 
-PositionValues::PositionValues(const ModelSpec& spec) : kept_(spec.ropes.size()) {
-  for (const RopeSpec& rope : spec.ropes) ropes_.emplace_back(rope);
+PositionValues::PositionValues(const ModelSpec& spec) : width_(FloatsPerRow(spec)) {
+  for (const RopeSpec& rope : spec.ropes) {
+    ropes_.emplace_back(rope);
+    sizes_.insert(sizes_.end(), 2, rope.rotary_dim / 2);
+  }
   for (const LayerSpec& layer : spec.layers) factors_of_layer_.push_back(Find(layer.attention.query_temperature, &temperatures_));
+  sizes_.insert(sizes_.end(), temperatures_.size(), 1);
 }
 
 int64_t PositionValues::FloatsPerRow(const ModelSpec& spec) {
@@ -44,54 +48,65 @@ int64_t PositionValues::FloatsPerRow(const ModelSpec& spec) {
   return floats;
 }
 
-void PositionValues::Compute(const KernelContext& context, const std::vector<int32_t>& positions, AlignedBuffer& buffer) {
-  num_rows_ = static_cast<int64_t>(positions.size());
-  int64_t count = num_rows_ * static_cast<int64_t>(temperatures_.size());
-  for (const RopeTable& rope : ropes_) count += num_rows_ * rope.rotary_dim();
-  cosines_.clear();
-  factors_.clear();
-  if (count == 0) return;
-  float* there = Floats(context, buffer, count);
-  if (context.device != nullptr) host_.resize(static_cast<size_t>(count));
-  float* const here = context.device != nullptr ? host_.data() : there;
-  int64_t place = 0;
-  for (size_t r = 0; r < ropes_.size(); ++r) {
-    const int64_t half = num_rows_ * ropes_[r].rotary_dim() / 2;
-    if (context.device != nullptr) {
-      CopyRotations(context, r, positions, here + place, here + place + half);
-    } else {
-      ropes_[r].Compute(context, positions.data(), num_rows_, here + place, here + place + half);
-    }
-    cosines_.push_back(there + place);
-    place += 2 * half;
+// Part after part [positions, size].
+void PositionValues::Compute(const KernelContext& context, const int32_t* positions, int64_t num_rows, float* out) const {
+  for (const RopeTable& rope : ropes_) {
+    const int64_t count = num_rows * rope.rotary_dim() / 2;
+    rope.Compute(context, positions, num_rows, out, out + count);
+    out += 2 * count;
   }
   for (const QueryTemperatureSpec& temperature : temperatures_) {
-    for (int64_t row = 0; row < num_rows_; ++row) here[place + row] = QueryFactor(temperature, positions[static_cast<size_t>(row)]);
-    factors_.push_back(there + place);
-    place += num_rows_;
+    for (int64_t row = 0; row < num_rows; ++row) *out++ = QueryFactor(temperature, positions[row]);
   }
-  if (context.device != nullptr) ToDevice(context, there, here, FloatBytes(count));
 }
 
-// Those of all positions, from the blocks that are kept.
-void PositionValues::CopyRotations(const KernelContext& context, size_t rope, const std::vector<int32_t>& positions, float* cosine,
-                                   float* sine) {
-  const int64_t half = ropes_[rope].rotary_dim() / 2;
-  std::vector<std::vector<float>>& blocks = kept_[rope];
-  for (const int32_t position : positions) {
-    const auto index = static_cast<size_t>(position / kKeptPositions);
-    if (index >= blocks.size()) blocks.resize(index + 1);
-    std::vector<float>& block = blocks[index];
-    if (block.empty()) {
-      int32_t all[kKeptPositions];
-      std::iota(all, all + kKeptPositions, position / kKeptPositions * kKeptPositions);
-      block.resize(static_cast<size_t>(2 * kKeptPositions * half));
-      ropes_[rope].Compute(context, all, kKeptPositions, block.data(), block.data() + kKeptPositions * half);
-    }
-    const float* from = block.data() + position % kKeptPositions * half;
-    cosine = std::copy_n(from, half, cosine);
-    sine = std::copy_n(from + kKeptPositions * half, half, sine);
+void PositionValues::Reserve(const KernelContext& context, int64_t num_positions) {
+  if (context.device == nullptr || width_ == 0 || num_positions <= num_positions_) return;
+  std::vector<TableColumn> columns;
+  for (const int64_t size : sizes_) {
+    columns.insert(columns.end(), static_cast<size_t>(size), {static_cast<int32_t>(columns.size()), static_cast<int32_t>(size)});
   }
+  columns_.Reserve(columns.size() * sizeof(TableColumn), "rotations", context.device);
+  context.device->Upload(columns_.data(), columns.data(), columns.size() * sizeof(TableColumn));
+  table_.Reserve(FloatBytes(num_positions * width_), "rotations", context.device);
+  const KernelContext host = {context.table, context.pool, context.num_threads};
+  for (int64_t begin = 0; begin < num_positions; begin += kTablePositions) {
+    const int64_t count = std::min(kTablePositions, num_positions - begin);
+    std::vector<int32_t> positions(static_cast<size_t>(count));
+    std::iota(positions.begin(), positions.end(), static_cast<int32_t>(begin));
+    std::vector<float> parts(static_cast<size_t>(count * width_));
+    Compute(host, positions.data(), count, parts.data());
+    std::vector<float> rows(parts.size());
+    for (int64_t i = 0; i < width_; ++i) {
+      const TableColumn column = columns[static_cast<size_t>(i)];
+      const float* from = parts.data() + column.begin * count + i - column.begin;
+      for (int64_t row = 0; row < count; ++row) rows[static_cast<size_t>(row * width_ + i)] = from[row * column.size];
+    }
+    context.device->Upload(table_.as<float>() + begin * width_, rows.data(), FloatBytes(count * width_));
+  }
+  num_positions_ = num_positions;
+}
+
+void PositionValues::Begin(const KernelContext& context, const std::vector<int32_t>& positions, AlignedBuffer& buffer) {
+  num_rows_ = static_cast<int64_t>(positions.size());
+  cosines_.clear();
+  factors_.clear();
+  if (width_ == 0 || num_rows_ == 0) return;
+  values_ = Floats(context, buffer, num_rows_ * width_);
+  const float* next = values_;
+  for (const RopeTable& rope : ropes_) {
+    cosines_.push_back(next);
+    next += num_rows_ * rope.rotary_dim();
+  }
+  for (size_t i = 0; i < temperatures_.size(); ++i) factors_.push_back(next + static_cast<int64_t>(i) * num_rows_);
+  if (context.device == nullptr) return Compute(context, positions.data(), num_rows_, values_);
+  const int64_t end = int64_t{*std::ranges::max_element(positions)} + 1;
+  if (end > num_positions_) Reserve(context, std::max(end, 2 * num_positions_));
+}
+
+void PositionValues::Read(const KernelContext& context, const int32_t* there) const {
+  if (width_ == 0 || num_rows_ == 0) return;
+  context.device->ReadTable(table_.as<float>(), columns_.as<TableColumn>(), width_, there, num_rows_, values_);
 }
 
 }  // namespace llmi

@@ -15,11 +15,18 @@ class PositionValues {
  public:
   explicit PositionValues(const ModelSpec& spec);
 
-  // fp32 values that Compute stores for each row.
+  // fp32 values of a position.
   static int64_t FloatsPerRow(const ModelSpec& spec);
 
-  // Computes the values of these rows on the host and stores them in `buffer`, where the ops run. They are valid until the next call.
-  void Compute(const KernelContext& context, const std::vector<int32_t>& positions, AlignedBuffer& buffer);
+  // On a device the values of all positions below num_positions are computed once and stay in its memory: FloatsPerRow for each. A table
+  // that is too short for Begin grows.
+  void Reserve(const KernelContext& context, int64_t num_positions);
+
+  // Finds room for the values of these rows in `buffer`, where the ops run. Without a device it computes them there; with one, Read does.
+  // They are valid until the next call.
+  void Begin(const KernelContext& context, const std::vector<int32_t>& positions, AlignedBuffer& buffer);
+  // On a device: an op. there: the positions, on the device.
+  void Read(const KernelContext& context, const int32_t* there) const;
 
   int64_t rotary_dim(int rope) const { return ropes_[static_cast<size_t>(rope)].rotary_dim(); }
   // [rows, rotary_dim / 2]
@@ -32,17 +39,21 @@ class PositionValues {
   }
 
  private:
-  void CopyRotations(const KernelContext& context, size_t rope, const std::vector<int32_t>& positions, float* cosine, float* sine);
+  void Compute(const KernelContext& context, const int32_t* positions, int64_t num_rows, float* out) const;
 
   std::vector<RopeTable> ropes_;
   std::vector<QueryTemperatureSpec> temperatures_;  // those that differ
   std::vector<int> factors_of_layer_;               // index into temperatures_; -1: none
-  std::vector<const float*> cosines_, factors_;     // where the last Compute stored them
+  std::vector<int64_t> sizes_;                      // of the parts of a position's values: cosines and sines of each rope, each factor
+  int64_t width_ = 0;                               // of all parts
+  // Where the last Begin has found room: part after part [rows, size].
+  float* values_ = nullptr;
+  std::vector<const float*> cosines_, factors_;
   int64_t num_rows_ = 0;
-  // With a device: the values before they are uploaded, and for each table the rotations of the blocks of positions that were seen, of
-  // which each is computed once: cosines, then sines. They take 4 rotary_dim bytes of the host a position.
-  std::vector<float> host_;
-  std::vector<std::vector<std::vector<float>>> kept_;
+  // On a device.
+  int64_t num_positions_ = 0;
+  AlignedBuffer table_;    // [num_positions_, width_]
+  AlignedBuffer columns_;  // [width_] TableColumn
 };
 
 }  // namespace llmi

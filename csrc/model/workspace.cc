@@ -91,7 +91,7 @@ void Workspace::Reserve(const KernelContext& context, const ModelSpec& spec, int
     most_values = std::max(most_values, count);
   }
   if (context.device == nullptr) return;
-  Floats(context, last_hidden, num_rows * spec.hidden_size);
+  Floats(context, hidden_in_turn, num_rows * spec.hidden_size);
   context.device->ReserveInputs(most_values);
 }
 

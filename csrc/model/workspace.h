@@ -32,7 +32,7 @@ struct Workspace {
   AlignedBuffer mixed;            // [kMlpRows, hidden]: the sum of a row's experts
   AlignedBuffer position_values;  // PositionValues
   AlignedBuffer hidden;           // [wanted rows, hidden]
-  AlignedBuffer last_hidden;      // those of the step before, on a device
+  AlignedBuffer hidden_in_turn;   // the same, of every second step on a device (Device::turn)
   AlignedBuffer logits;           // [logits rows, vocabulary]
   FormsRoom forms;
   FormsRoom activated_forms;  // its own: the input of gate and up is still read while that of down is written

@@ -1,13 +1,14 @@
 #include "engine/rows/device_draws.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/beams/group.h"
 #include "engine/drafting/walk.h"
+#include "engine/sizing.h"
 #include "engine/verification.h"
 #include "kernels/dispatch/device.h"
 #include "kernels/dispatch/transfer.h"
-#include "sampling/edits.h"
 
 namespace llmi {
 namespace {
@@ -30,34 +31,67 @@ float* DeviceDraws::HostRow(int64_t row) {
   return logits_.Row(row);
 }
 
+// Rows that the host reads, those of beams, drafts with laws, which are uploads of their own, and several chunks follow the forward.
+bool DeviceDraws::DrawsAll(std::span<const LogitsRow> rows) const {
+  const auto num_rows = static_cast<int64_t>(rows.size());
+  if (context_.device == nullptr || num_rows > LogitsRowsAtOnce(decoder_.spec().vocab_size, true)) return false;
+  return std::ranges::all_of(rows, [](const LogitsRow& row) {
+    const bool drawn = row.plan.place == RowPlace::kDevice && row.plan.decider != RowDecider::kBeams;
+    return row.sample->finished || (drawn && row.sample->walk.draft().laws.empty());
+  });
+}
+
+void DeviceDraws::LaunchForward(KvCache& cache, const ForwardBatch& batch, LaunchedStep* step) {
+  DrawList draws;
+  PendingDraws pending;
+  if (DrawsAll(step->rows)) {
+    for (size_t i = 0; i < step->rows.size(); ++i) {
+      if (!step->rows[i].sample->finished) AddDraw(step->rows[i], i, &draws, &pending);
+    }
+  }
+  const DrawBatch drawn = draws.batch();
+  step->result = decoder_.Forward(context_, cache, batch, draws.size() > 0 ? &drawn : nullptr);
+  if (draws.size() == 0) return;
+  pending.ticket = step->result.ticket;
+  step->draws = std::move(pending);
+}
+
+void DeviceDraws::AddDraw(const LogitsRow& row, size_t index, DrawList* draws, PendingDraws* pending) {
+  const Sample& sample = *row.sample;
+  const SamplingParams& params = sample.running->request->params;
+  const auto num_accepted = static_cast<int64_t>(sample.walk.num_accepted());  // on the path, by a row of an earlier chunk
+  if (EditsByTokens(params)) {
+    tokens_.assign(sample.tokens.begin(), sample.tokens.end() - num_accepted);
+  } else {
+    tokens_.resize(sample.tokens.size() - static_cast<size_t>(num_accepted));  // only their number counts
+  }
+  AppendPath(sample.walk.draft(), row.node, &tokens_);
+  if (row.after >= 0) tokens_.push_back(0);  // stands for the one that is not known yet
+  const TokenHistory history = {tokens_, sample.running->prompt_len()};
+  draws->Add(params, history, sample.index, static_cast<int64_t>(index), decoder_.spec().vocab_size, row.after);
+  if (const std::vector<int32_t> children = ChildrenToJudge(row); !children.empty()) {
+    const NoiseKey key = sample.noise_key(static_cast<int64_t>(tokens_.size()), sample.drafting.round());
+    AddVerification(key, sample.walk.draft(), children, draws);
+  }
+  pending->places.push_back(index);
+}
+
 PendingDraws DeviceDraws::Launch(std::span<const LogitsRow> rows, const float* hidden) {
   const int64_t vocab_size = decoder_.spec().vocab_size;
   float* there = decoder_.LogitsThere(context_, hidden, static_cast<int64_t>(rows.size()));
   PendingDraws pending;
   DrawList draws;
-  std::vector<int32_t> tokens;
   for (size_t i = 0; i < rows.size(); ++i) {
     const Sample& sample = *rows[i].sample;
     const auto row = static_cast<int64_t>(i);
     if (sample.finished || sample.walk.has_ended()) continue;  // the walk ended at a row of an earlier chunk
     if (FindsCandidates(rows[i])) continue;
-    const std::vector<int32_t> children = ChildrenToJudge(rows[i]);
-    const int64_t num_laws = sample.walk.draft().laws.empty() ? 0 : static_cast<int64_t>(children.size());
+    const int64_t num_laws = sample.walk.draft().laws.empty() ? 0 : static_cast<int64_t>(ChildrenToJudge(rows[i]).size());
     if (rows[i].plan.place == RowPlace::kHost || draws.num_laws() + num_laws > kMostDrawLaws) {
       ToHost(context_, HostRow(row), there + row * vocab_size, static_cast<size_t>(vocab_size) * sizeof(float));
-      continue;
+    } else {
+      AddDraw(rows[i], i, &draws, &pending);
     }
-    tokens = sample.tokens;
-    tokens.resize(tokens.size() - static_cast<size_t>(sample.walk.num_accepted()));  // on the path, by a row of an earlier chunk
-    AppendPath(sample.walk.draft(), rows[i].node, &tokens);
-    if (rows[i].after >= 0) tokens.push_back(0);  // stands for the one that is not known yet
-    const SamplingParams& params = sample.running->request->params;
-    draws.Add(params, {tokens, sample.running->prompt_len()}, sample.index, row, vocab_size, rows[i].after);
-    if (!children.empty()) {
-      const NoiseKey key = sample.noise_key(static_cast<int64_t>(tokens.size()), sample.drafting.round());
-      AddVerification(key, sample.walk.draft(), children, &draws);
-    }
-    pending.places.push_back(i);
   }
   if (draws.size() > 0) pending.ticket = context_.device->Draw(draws.batch(), there, vocab_size);
   LaunchCandidates(rows, there, &pending);

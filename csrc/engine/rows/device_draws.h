@@ -6,12 +6,14 @@
 #include <span>
 #include <vector>
 
+#include "cache/kv_cache.h"
 #include "core/aligned.h"
 #include "engine/rows/host_logits.h"
 #include "engine/running.h"
 #include "kernels/ops/context.h"
 #include "kernels/ops/top_candidates.h"
 #include "model/decoder.h"
+#include "sampling/edits.h"
 
 namespace llmi {
 
@@ -19,6 +21,8 @@ class DeviceDraws {
  public:
   DeviceDraws(const KernelContext& context, Decoder& decoder, HostLogits& logits) : context_(context), decoder_(decoder), logits_(logits) {}
 
+  // Runs the step's forward. If the device draws all of its rows, their draws are a part of it: the step then has its draws.
+  void LaunchForward(KvCache& cache, const ForwardBatch& batch, LaunchedStep* step);
   // Computes the logits of a chunk of rows from their hidden states, launches the draws, and fetches the logits of the other rows.
   PendingDraws Launch(std::span<const LogitsRow> rows, const float* hidden);
   // Waits for the draws of a chunk. False if the device could not draw some row: the logits of that row are on the host then.
@@ -33,6 +37,9 @@ class DeviceDraws {
  private:
   using NoCandidates = std::span<const TopCandidate>;
   float* HostRow(int64_t row);
+  bool DrawsAll(std::span<const LogitsRow> rows) const;
+  // Adds the draw of row `index` of a chunk.
+  void AddDraw(const LogitsRow& row, size_t index, DrawList* draws, PendingDraws* pending);
   void LaunchCandidates(std::span<const LogitsRow> rows, const float* there, PendingDraws* pending);
   bool TakeDrawn(std::span<const LogitsRow> rows, const float* hidden, const PendingDraws& draws);
   bool TakeCandidates(std::span<const LogitsRow> rows, const float* hidden, const PendingDraws& draws);
@@ -42,6 +49,7 @@ class DeviceDraws {
   const KernelContext& context_;
   Decoder& decoder_;
   HostLogits& logits_;
+  std::vector<int32_t> tokens_;    // the history of the row that AddDraw is at
   std::vector<RowVerdict> drawn_;  // by row of the chunk; empty without a device
   AlignedBuffer found_there_;      // candidates of a chunk, in the device's memory
   std::vector<TopCandidate> found_;

@@ -17,9 +17,19 @@ class CudaRuntime : public cuda::CudaLauncher {
   // A graph of launches and copies.
   class Recording {
    public:
-    explicit Recording(cudaGraph_t graph) {
+    Recording(cudaGraph_t graph, const CudaRuntime& runtime) {
+      size_t num_nodes = 0;
+      cudaGraphGetNodes(graph, nullptr, &num_nodes);
       const cudaError_t status = cudaGraphInstantiate(&executable_, graph, 0);
       cudaGraphDestroy(graph);
+      if (status == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        const uint64_t free = runtime.free_bytes();
+        throw Error::OutOfMemory("a recording of " + std::to_string(num_nodes) +
+                                     " launches has no room: " + std::to_string(free / 1000000) + " MB of " + runtime.name() +
+                                     " are free; lower gpu_memory_utilization or kv_cache_memory_bytes",
+                                 0, free);
+      }
       Check(status, "a graph");
     }
     ~Recording() {
@@ -40,10 +50,15 @@ class CudaRuntime : public cuda::CudaLauncher {
     num_multiprocessors_ = properties.multiProcessorCount;
     Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
     for (cudaEvent_t& mark : marks_) Check(cudaEventCreate(&mark), "a mark");
+    for (Staged& staged : stages_) Check(cudaEventCreateWithFlags(&staged.copied, cudaEventDisableTiming), "a mark");
   }
   ~CudaRuntime() {
     cudaStreamSynchronize(stream_);
     for (const HostCopy& copy : copies_) cudaFreeHost(copy.bytes);
+    for (const Staged& staged : stages_) {
+      cudaFreeHost(staged.host.bytes);
+      cudaEventDestroy(staged.copied);
+    }
     for (cudaEvent_t mark : marks_) cudaEventDestroy(mark);
     cudaStreamDestroy(stream_);
   }
@@ -74,6 +89,19 @@ class CudaRuntime : public cuda::CudaLauncher {
   void Upload(void* to, const void* from, size_t num_bytes) {
     Check(cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyHostToDevice, stream_), "a copy to the device");
   }
+  // Pinned memory of the host to be written, then uploaded. It takes what the copy of kNumStages calls ago has read.
+  uint8_t* Stage(size_t num_bytes) {
+    stage_ = (stage_ + 1) % cuda::kNumStages;
+    Staged& staged = stages_[stage_];
+    Check(cudaEventSynchronize(staged.copied), "a step");
+    Grow(&staged.host, num_bytes);
+    return static_cast<uint8_t*>(staged.host.bytes);
+  }
+  void UploadStaged(void* to, size_t num_bytes) {
+    const Staged& staged = stages_[stage_];
+    Upload(to, staged.host.bytes, num_bytes);
+    Check(cudaEventRecord(staged.copied, stream_), "a mark");
+  }
   void Download(void* to, const void* from, size_t num_bytes) {
     Check(cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyDeviceToHost, stream_), "a copy from the device");
     Check(cudaStreamSynchronize(stream_), "a step");
@@ -87,10 +115,7 @@ class CudaRuntime : public cuda::CudaLauncher {
     HostCopy& copy = copies_[slot];
     if (copy.num_bytes < num_bytes) {
       Check(cudaStreamSynchronize(stream_), "a step");  // nothing is on its way there
-      Check(cudaFreeHost(std::exchange(copy.bytes, nullptr)), "memory of the host");
-      copy.num_bytes = 0;
-      Check(cudaMallocHost(&copy.bytes, 2 * num_bytes), "memory of the host");
-      copy.num_bytes = 2 * num_bytes;
+      Grow(&copy, num_bytes);
     }
     Check(cudaMemcpyAsync(copy.bytes, from, num_bytes, cudaMemcpyDeviceToHost, stream_), "a copy from the device");
   }
@@ -118,7 +143,7 @@ class CudaRuntime : public cuda::CudaLauncher {
       throw;
     }
     Check(cudaStreamEndCapture(stream_, &graph), "a recording");
-    return Recording(graph);
+    return Recording(graph, *this);
   }
   void Play(const Recording& recording) { Check(cudaGraphLaunch(recording.get(), stream_), "a replay"); }
 
@@ -129,6 +154,19 @@ class CudaRuntime : public cuda::CudaLauncher {
     void* bytes = nullptr;
     size_t num_bytes = 0;
   };
+  struct Staged {
+    HostCopy host;
+    cudaEvent_t copied = nullptr;  // what was uploaded last
+  };
+
+  // Makes room for num_bytes; what was there is lost if there is not enough.
+  static void Grow(HostCopy* copy, size_t num_bytes) {
+    if (copy->num_bytes >= num_bytes) return;
+    Check(cudaFreeHost(std::exchange(copy->bytes, nullptr)), "memory of the host");
+    copy->num_bytes = 0;
+    Check(cudaMallocHost(&copy->bytes, 2 * num_bytes), "memory of the host");
+    copy->num_bytes = 2 * num_bytes;
+  }
 
   // Free and total bytes.
   static std::pair<uint64_t, uint64_t> Memory() {
@@ -141,6 +179,8 @@ class CudaRuntime : public cuda::CudaLauncher {
   std::string name_;
   int num_multiprocessors_ = 0;
   HostCopy copies_[2];
+  Staged stages_[cuda::kNumStages];
+  int stage_ = 0;
   cudaEvent_t marks_[cuda::kNumMarks] = {};
 };
 

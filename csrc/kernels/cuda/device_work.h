@@ -1,6 +1,7 @@
 // Counts of what the devices of this process that are no GPU were given to do, for tests and benchmarks.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -19,6 +20,9 @@ struct DeviceWork {
   int64_t streamed_bytes = 0;              // of weights, as blocks name them (HostBlock::Streams)
   std::map<std::string, int64_t> kernels;  // launches of each, those of recordings among them; null devices leave it out
 };
+
+// The emulated launch of this number from now on fails, as one whose kernel stops on a GPU; 0: none does.
+inline std::atomic<int64_t> failing_launch = 0;
 
 class WorkCounter {
  public:

@@ -1,12 +1,16 @@
-// The runtime without a GPU: blocks run one after the other, memory is in a region that is closed to all but kernels and copies.
+// The runtime without a GPU: blocks run one after the other, memory is in a region that is closed to all but kernels and copies. Work is
+// put off until somebody waits for it, so what the host changes too early shows.
 #include <cxxabi.h>
 #include <sys/mman.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <exception>
 #include <functional>
 #include <map>
+#include <memory>
 #include <typeinfo>
 #include <utility>
 #include <vector>
@@ -76,10 +80,11 @@ class EmulatedRuntime {
     return region_ + offset;  // zero, as fresh pages are
   }
   // A series of launches and copies, in order.
-  using Recording = std::vector<std::function<void()>>;
-  template <typename Ops>
-  Recording Record(const Ops& ops) {
-    Recording recording;
+  using Ops = std::vector<std::function<void()>>;
+  using Recording = std::shared_ptr<const Ops>;
+  template <typename Function>
+  Recording Record(const Function& ops) {
+    Ops recording;
     recording_ = &recording;
     try {
       ops();
@@ -88,16 +93,22 @@ class EmulatedRuntime {
       throw;
     }
     recording_ = nullptr;
-    return recording;
+    return std::make_shared<const Ops>(std::move(recording));
   }
   void Play(const Recording& recording) {
-    Work([&](cuda::DeviceWork& work) { ++work.replays, work.graph_nodes += static_cast<int64_t>(recording.size()); });
-    is_playing_ = true;
-    for (const auto& op : recording) op();
-    is_playing_ = false;
+    Work([&](cuda::DeviceWork& work) { ++work.replays, work.graph_nodes += static_cast<int64_t>(recording->size()); });
+    Do([this, recording] {
+      is_playing_ = true;
+      for (const auto& op : *recording) op();
+      is_playing_ = false;
+    });
   }
 
   void Free(void* address) noexcept {
+    try {
+      RunAll();
+    } catch (...) {  // who waits for the work next is told
+    }
     const auto found = used_.find(static_cast<size_t>(static_cast<uint8_t*>(address) - region_));
     madvise(address, found->second, MADV_DONTNEED);
     used_.erase(found);
@@ -106,55 +117,76 @@ class EmulatedRuntime {
   void Upload(void* to, const void* from, size_t num_bytes) {
     CheckNotRecording();
     CheckInside(to, num_bytes);
-    Work([&](cuda::DeviceWork& work) { ++work.uploads, work.upload_bytes += static_cast<int64_t>(num_bytes); });
+    CountUpload(num_bytes);
+    RunAll();
     const Open open(*this);
     std::memcpy(to, from, num_bytes);
   }
+  uint8_t* Stage(size_t num_bytes) {
+    stage_ = (stage_ + 1) % cuda::kNumStages;
+    Staged& staged = stages_[stage_];
+    RunUntil(staged.end);
+    staged.bytes.assign(num_bytes, 0xFF);  // as what is not written may be
+    return staged.bytes.data();
+  }
+  void UploadStaged(void* to, size_t num_bytes) {
+    CheckNotRecording();
+    CheckInside(to, num_bytes);
+    CountUpload(num_bytes);
+    Do([=, this, from = stages_[stage_].bytes.data()] {
+      const Open open(*this);
+      std::memcpy(to, from, num_bytes);
+    });
+    stages_[stage_].end = NumGiven();
+  }
   void Download(void* to, const void* from, size_t num_bytes) {
     Work([](cuda::DeviceWork& work) { ++work.waits; });
-    Read(to, from, num_bytes);
-  }
-  void Read(void* to, const void* from, size_t num_bytes) {
     CheckNotRecording();
     CheckInside(from, num_bytes);
+    RunAll();
     const Open open(*this);
     std::memcpy(to, from, num_bytes);
   }
   void Fetch(int slot, const void* from, size_t num_bytes) {
-    fetched_[slot].resize(num_bytes);
-    Read(fetched_[slot].data(), from, num_bytes);
+    CheckNotRecording();
+    CheckInside(from, num_bytes);
+    Do([=, this] {
+      fetched_[slot].resize(num_bytes);
+      const Open open(*this);
+      std::memcpy(fetched_[slot].data(), from, num_bytes);
+    });
   }
   const void* Fetched(int slot) const { return fetched_[slot].data(); }
   void Mark(int mark) {
     CheckNotRecording();
-    marks_[mark] = std::chrono::steady_clock::now();
+    Do([=, this] { marks_[mark].time = std::chrono::steady_clock::now(); });
+    marks_[mark].end = NumGiven();
   }
-  void WaitForMark(int /*mark*/) {
+  void WaitForMark(int mark) {
     Work([](cuda::DeviceWork& work) { ++work.waits; });
+    RunUntil(marks_[mark].end);
   }
-  double SecondsBetween(int first, int second) const { return std::chrono::duration<double>(marks_[second] - marks_[first]).count(); }
+  double SecondsBetween(int first, int second) const {
+    return std::chrono::duration<double>(marks_[second].time - marks_[first].time).count();
+  }
   void Copy(void* to, const void* from, size_t num_bytes) {
-    if (recording_ != nullptr) {
-      recording_->push_back([=, this] { Copy(to, from, num_bytes); });
-      return;
-    }
     CheckInside(to, num_bytes);
     CheckInside(from, num_bytes);
-    if (!is_playing_) Work([](cuda::DeviceWork& work) { ++work.copies; });
-    const Open open(*this);
-    std::memcpy(to, from, num_bytes);
+    Do([=, this] {
+      if (!is_playing_) Work([](cuda::DeviceWork& work) { ++work.copies; });
+      const Open open(*this);
+      std::memcpy(to, from, num_bytes);
+    });
   }
 
   // Calls a library that runs on the host (tests/native/cublas_lt.cc).
   void Multiply(cuda::CublasLt& library, const cuda::FreeProduct& product) {
     CheckPointers(product);
-    if (recording_ != nullptr) {
-      recording_->push_back([=, this, &library] { Multiply(library, product); });
-      return;
-    }
-    CountLaunch("cuBLASLt", product.num_outputs * product.num_cols * static_cast<int64_t>(sizeof(uint16_t)));
-    const Open open(*this);
-    library.Multiply(product, nullptr);
+    Do([=, this, &library] {
+      CountLaunch("cuBLASLt", product.num_outputs * product.num_cols * static_cast<int64_t>(sizeof(uint16_t)));
+      const Open open(*this);
+      library.Multiply(product, nullptr);
+    });
   }
 
   template <typename Kernel>
@@ -163,9 +195,41 @@ class EmulatedRuntime {
                       num_threads <= cuda::kMostThreads,
                   "a launch that a GPU refuses");
     CheckPointers(kernel);
-    if (recording_ != nullptr) {
-      recording_->push_back([=, this] { Launch(grid_x, grid_y, num_threads, shared_bytes, kernel); });
-      return;
+    Do([=, this] { Run(grid_x, grid_y, num_threads, shared_bytes, kernel); });
+  }
+
+ private:
+  struct Staged {
+    std::vector<uint8_t> bytes;
+    int64_t end = 0;  // of the work whose last piece copies them
+  };
+  struct Marked {
+    std::chrono::steady_clock::time_point time;
+    int64_t end = 0;
+  };
+
+  void Do(std::function<void()> op) { recording_ != nullptr ? recording_->push_back(std::move(op)) : given_.push_back(std::move(op)); }
+  int64_t NumGiven() const { return num_run_ + static_cast<int64_t>(given_.size()); }
+  void RunAll() { RunUntil(NumGiven()); }
+  // Carries out the first `end` pieces of work since the beginning. After a fault no later piece is carried out.
+  void RunUntil(int64_t end) {
+    if (fault_) std::rethrow_exception(fault_);
+    try {
+      for (; num_run_ < end; ++num_run_) {
+        const std::function<void()> op = std::move(given_.front());
+        given_.pop_front();
+        op();
+      }
+    } catch (...) {
+      fault_ = std::current_exception();
+      throw;
+    }
+  }
+
+  template <typename Kernel>
+  void Run(int64_t grid_x, int64_t grid_y, int num_threads, size_t shared_bytes, const Kernel& kernel) {
+    if (cuda::failing_launch > 0 && --cuda::failing_launch == 0) {
+      throw Error(ErrorKind::kDevice, "emulated device: " + NameOf<Kernel>() + " has stopped");
     }
     shared_.resize(shared_bytes / sizeof(uint64_t) + 1);
     int64_t streamed_bytes = 0;
@@ -179,7 +243,6 @@ class EmulatedRuntime {
     CountLaunch(NameOf<Kernel>(), streamed_bytes);
   }
 
- private:
   // While an object of it lives, the region may be touched.
   class Open {
    public:
@@ -195,6 +258,9 @@ class EmulatedRuntime {
   template <typename Change>
   static void Work(const Change& change) {
     cuda::WorkCounter::Shared().Count(change);
+  }
+  static void CountUpload(size_t num_bytes) {
+    Work([&](cuda::DeviceWork& work) { ++work.uploads, work.upload_bytes += static_cast<int64_t>(num_bytes); });
   }
   void CountLaunch(const std::string& kernel, int64_t streamed_bytes) const {
     Work([&](cuda::DeviceWork& work) {
@@ -222,12 +288,17 @@ class EmulatedRuntime {
   void CheckNotRecording() const { CheckInternal(recording_ == nullptr, "a transfer or an allocation while a recording is made"); }
 
   uint8_t* region_ = nullptr;
-  Recording* recording_ = nullptr;  // that is being made
+  std::deque<std::function<void()>> given_;  // work that is not carried out yet
+  int64_t num_run_ = 0;
+  std::exception_ptr fault_;
+  Ops* recording_ = nullptr;  // that is being made
   bool is_playing_ = false;
   std::map<size_t, size_t> used_;  // offset: size
   std::vector<uint64_t> shared_;
   std::vector<uint8_t> fetched_[2];
-  std::chrono::steady_clock::time_point marks_[cuda::kNumMarks];
+  Staged stages_[cuda::kNumStages];
+  int stage_ = 0;
+  Marked marks_[cuda::kNumMarks];
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -11,7 +12,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -26,8 +26,10 @@
 #include "kernels/cuda/linear_kernels.h"
 #include "kernels/cuda/matrix_linear_kernel.h"
 #include "kernels/cuda/placed_batch.h"
+#include "kernels/cuda/placed_draw.h"
 #include "kernels/cuda/row_kernels.h"
 #include "kernels/cuda/span_kernel.h"
+#include "kernels/cuda/step_kernels.h"
 #include "kernels/cuda/stream_launch.h"
 #include "kernels/dispatch/device.h"
 
@@ -48,7 +50,8 @@ struct DrawWork {
         states(layout.Place<DrawState>(nullptr, num_rows)) {}
 };
 
-constexpr int kNumMarks = 8;  // of a runtime
+constexpr int kNumMarks = 8;   // of a runtime
+constexpr int kNumStages = 4;  // of a runtime: two steps, with an upload before the layers and one behind them
 
 template <typename Runtime>
 class GpuDevice final : public Device {
@@ -88,13 +91,60 @@ class GpuDevice final : public Device {
   }
   void Copy(void* to, const void* from, size_t num_bytes) override { Busy().Copy(to, from, num_bytes); }
 
-  void Embedding(const PackedView& weights, const int32_t* host_ids, int64_t num_rows, float scale, float* out) override {
-    const auto num_bytes = static_cast<size_t>(num_rows) * sizeof(int32_t);
-    const int64_t num_drawn = NumDrawn(num_draws_ - 1);
-    CheckInternal(std::all_of(host_ids, host_ids + num_rows, [&](int32_t id) { return ~id < num_drawn; }), "no such draw");
-    ids_.Reserve(num_bytes, "token ids", this);
-    Upload(ids_.data(), host_ids, num_bytes);
-    Busy().Launch(num_rows, 1, kRowThreads, 0, EmbeddingKernel{weights, ids_.template as<int32_t>(), Drawn(num_draws_ - 1), scale, out});
+  StepPlaces PlaceStep(const StepInputs& inputs) override {
+    CheckDrawn(inputs.token_ids);
+    const auto num_rows = static_cast<int64_t>(inputs.token_ids.size());
+    Layout layout;
+    const auto place = [&](std::span<const int32_t> list) { return layout.Place(list.data(), static_cast<int64_t>(list.size())); };
+    const size_t token_ids = place(inputs.token_ids);
+    const size_t positions = place(inputs.positions);
+    const size_t position_ids = place(inputs.position_ids);
+    const size_t wanted_rows = place(inputs.wanted_rows);
+    has_draw_ = inputs.draw != nullptr;
+    if (has_draw_) draw_.Place(*inputs.draw, inputs.num_draw_rows, &layout);
+    shape_ = {.num_rows = num_rows, .gathers = !inputs.wanted_rows.empty(), .num_draws = has_draw_ ? inputs.num_draw_rows : 0};
+    if (has_draw_) shape_.draw = draw_.shape();
+    for (const StepBatch& batch : inputs.batches) {
+      PlacedBatch& placed = placed_[batch.kv.group];
+      placed.Plan(batch.kv, batch.window, batch.segments.data(), static_cast<int64_t>(batch.segments.size()), inputs.positions.data());
+      while (shape_.spans < placed.plan().begins.back()) shape_.spans *= 2;
+      shape_.shares = shape_.shares || !placed.plan().groups.empty();
+      shape_.whole = shape_.whole || !placed.plan().whole_groups.empty();
+    }
+    for (const StepBatch& batch : inputs.batches) {
+      PlacedBatch& placed = placed_[batch.kv.group];
+      placed.PlaceArrays(num_rows, inputs.may_replay ? shape_.spans : static_cast<int64_t>(placed.plan().items.size()), &layout);
+    }
+    // The places before these depend on the shape alone.
+    for (const StepBatch& batch : inputs.batches) placed_[batch.kv.group].PlaceLists(&layout);
+    if (step_.size() < layout.size()) step_.Reserve(2 * layout.size(), "a step's inputs", this);
+    const uint8_t* base = step_.data();
+    const auto at = [&](size_t offset) { return reinterpret_cast<const int32_t*>(base + offset); };
+    for (const StepBatch& batch : inputs.batches) placed_[batch.kv.group].Settle(base, at(positions));
+    Upload(layout, step_);
+    return {at(token_ids), at(positions), at(position_ids), at(wanted_rows)};
+  }
+
+  const int32_t* PlaceIds(const int32_t* host_ids, int64_t count) override {
+    CheckDrawn({host_ids, static_cast<size_t>(count)});
+    Layout layout;
+    layout.Place(host_ids, count);
+    ids_.Reserve(layout.size(), "token ids", this);
+    Upload(layout, ids_);
+    return ids_.template as<int32_t>();
+  }
+
+  void Embedding(const PackedView& weights, const int32_t* ids, int64_t num_rows, float scale, float* out) override {
+    Busy().Launch(num_rows, 1, kRowThreads, 0, EmbeddingKernel{weights, ids, Drawn(num_draws_ - 1), scale, out});
+  }
+
+  void ReadTable(const float* table, const TableColumn* columns, int64_t width, const int32_t* positions, int64_t num_rows,
+                 float* out) override {
+    Busy().Launch(num_rows, 1, kRowThreads, 0, ReadTableKernel{table, columns, width, positions, num_rows, out});
+  }
+
+  void GatherRows(const float* x, int64_t size, const int32_t* rows, int64_t num_rows, float* out) override {
+    Busy().Launch(num_rows, 1, kRowThreads, 0, GatherRowsKernel{x, size, rows, out});
   }
 
   void QuantizeRows(const float* x, int64_t num_rows, const QuantizedRows& out) override {
@@ -205,46 +255,23 @@ class GpuDevice final : public Device {
   }
 
   DrawTicket Draw(const DrawBatch& batch, float* logits, int64_t vocab_size) override {
-    Layout inputs;
-    const size_t rows = inputs.Place(batch.rows, batch.num_rows);
-    const size_t masks = inputs.Place(batch.masks, batch.num_masks);
-    const size_t penalties = inputs.Place(batch.penalties, batch.num_penalties);
-    const size_t allowed = inputs.Place(batch.allowed, batch.num_allowed);
-    const size_t filters = inputs.Place(batch.filters, batch.num_filters);
-    const size_t drafted = inputs.Place(batch.drafted, batch.num_drafted);
-    const uint8_t* placed = UploadLayout(inputs, "parameters of draws", this, &draw_inputs_, &staging_);
-    DrawPlan plan = {};
-    plan.rows = reinterpret_cast<const DrawRow*>(placed + rows);
-    plan.masks = reinterpret_cast<const MaskEdit*>(placed + masks);
-    plan.penalties = reinterpret_cast<const PenaltyEdit*>(placed + penalties);
-    plan.allowed = reinterpret_cast<const uint32_t*>(placed + allowed);
-    plan.filters = reinterpret_cast<const FilterStep*>(placed + filters);
-    plan.drafted = reinterpret_cast<const DraftedToken*>(placed + drafted);
+    Layout layout;
+    draw_.Place(batch, batch.num_rows, &layout);
+    has_draw_ = false;  // the step's
+    draw_inputs_.Reserve(layout.size(), "parameters of draws", this);
+    Upload(layout, draw_inputs_);
+    DrawPlan plan = draw_.PlanAt(draw_inputs_.data());
     plan.laws = UploadLaws(batch, vocab_size);
-    plan.logits = logits;
-    plan.vocab_size = vocab_size;
-    const DrawWork work(batch.num_rows, vocab_size);
-    plan.num_chunks = work.num_chunks;
-    draw_work_.Reserve(work.layout.size(), kDrawsName, this);
-    plan.lists = reinterpret_cast<uint64_t*>(draw_work_.data() + work.lists);
-    plan.chunks = reinterpret_cast<LogitSummary*>(draw_work_.data() + work.chunks);
-    plan.group_peaks = reinterpret_cast<float*>(draw_work_.data() + work.group_peaks);
-    plan.winners = reinterpret_cast<Runner*>(draw_work_.data() + work.winners);
-    plan.states = reinterpret_cast<DrawState*>(draw_work_.data() + work.states);
-    draw_counts_.Reserve(static_cast<size_t>(batch.num_rows) * sizeof(uint32_t), kDrawsName, this);
-    plan.counts = draw_counts_.template as<uint32_t>();
-    const DrawTicket ticket = num_draws_;
-    drawn_[ticket % 2].Reserve(DrawnBytes(batch.num_rows), kDrawsName, this);
-    plan.tokens = Drawn(ticket);
-    plan.accepted = plan.tokens + batch.num_rows;
-    plan.tokens_before = Drawn(ticket - 1);
-    LaunchDraw(plan, batch);
-    ++num_draws_;
-    NumDrawn(ticket) = batch.num_rows;
-    Busy().Fetch(static_cast<int>(ticket % 2), plan.tokens, DrawnBytes(batch.num_rows));
-    runtime_.Mark(EndOf(ticket));
-    just_drew_ = true;
-    return ticket;
+    LaunchDraw(plan, logits, vocab_size);
+    return FetchDrawn();
+  }
+  void LaunchDraw(float* logits, int64_t vocab_size) override {
+    CheckInternal(has_draw_, "the step that was placed has no draw");
+    LaunchDraw(draw_.PlanAt(step_.data()), logits, vocab_size);
+  }
+  DrawTicket EndDraw() override {
+    CheckInternal(std::exchange(has_draw_, false), "the step that was placed has no draw");
+    return FetchDrawn();
   }
   DrawnRows TakeDrawn(DrawTicket ticket) override {
     CheckInternal(ticket < num_draws_ && ticket + 2 >= num_draws_, "a draw whose tokens are gone");
@@ -252,8 +279,9 @@ class GpuDevice final : public Device {
     ++counts_.num_waits;
     if (ticket > 0) counts_.idle_s += runtime_.SecondsBetween(EndOf(ticket - 1), EndOf(ticket - 1) + 1);
     const auto* tokens = static_cast<const int32_t*>(runtime_.Fetched(static_cast<int>(ticket % 2)));
-    const auto num_rows = static_cast<size_t>(NumDrawn(ticket));
-    return {{tokens, num_rows}, {tokens + num_rows, num_rows}};
+    const DrawnCounts& rows = drawn_rows_[ticket % 2];
+    const auto num_given = static_cast<size_t>(rows.num_given);
+    return {{tokens, num_given}, {tokens + rows.num_launched, num_given}};
   }
 
   void TopCandidates(const TopCandidatesArgs& args) override {
@@ -272,34 +300,22 @@ class GpuDevice final : public Device {
     Busy().Launch(kv.num_kv_heads, 1, kRowThreads, 0, KvCopySlotKernel{kv, slot_table_.template as<int32_t>(), from, to});
   }
 
-  void PlaceBatch(const KvView& kv, int64_t window, const AttentionSegment* segments, int64_t num_segments, const int32_t* positions,
-                  int64_t num_rows) override {
-    Place(kv, window, segments, num_segments, positions, num_rows);
-  }
-
-  void Replay(const void* owner, int64_t num_rows, const std::function<void()>& ops) override {
-    // The number of spans that are split over blocks, rounded up to a power of two.
-    int64_t spans = 1;
-    bool shares = false;
-    bool whole = false;
-    for (const auto& [group, placed] : placed_) {
-      while (spans < placed.plan().begins.back()) spans *= 2;
-      shares = shares || !placed.plan().groups.empty();
-      whole = whole || !placed.plan().whole_groups.empty();
-    }
-    const RecordingKey key = {owner, num_rows, spans, shares, whole};
+  void Replay(const void* owner, int64_t num_wanted, const std::function<void()>& ops) override {
+    RecordingKey key = {owner, num_wanted, shape_, 0};
+    const bool first = warmed_up_.insert(key).second;  // takes what memory it needs, for both turns
+    key.turn = turn();
     auto found = recordings_.find(key);
     if (found == recordings_.end()) {
-      const bool first = warmed_up_.insert(key).second;  // takes what memory it needs
       const Restore restore{&replayed_spans_, &recording_};
-      replayed_spans_ = spans;
-      if (first || spans > most_spans_) return ops();
+      replayed_spans_ = shape_.spans;
+      if (first || shape_.spans > most_spans_) return ops();
       recording_ = true;
       found = recordings_.emplace(key, runtime_.Record(ops)).first;
     }
     Busy().Play(found->second);
     ++counts_.num_replays;
   }
+  int turn() const override { return static_cast<int>(num_draws_ % 2); }
   const DeviceCounts& counts() const override { return counts_; }
 
  private:
@@ -310,16 +326,54 @@ class GpuDevice final : public Device {
   }
 
   // Only the launches that some row needs.
-  void LaunchDraw(const DrawPlan& plan, const DrawBatch& batch) {
+  void LaunchDraw(DrawPlan plan, float* logits, int64_t vocab_size) {
+    const int64_t num_rows = draw_.num_rows();
+    plan.logits = logits;
+    plan.vocab_size = vocab_size;
+    const DrawWork work(num_rows, vocab_size);
+    plan.num_chunks = work.num_chunks;
+    draw_work_.Reserve(work.layout.size(), kDrawsName, this);
+    plan.lists = reinterpret_cast<uint64_t*>(draw_work_.data() + work.lists);
+    plan.chunks = reinterpret_cast<LogitSummary*>(draw_work_.data() + work.chunks);
+    plan.group_peaks = reinterpret_cast<float*>(draw_work_.data() + work.group_peaks);
+    plan.winners = reinterpret_cast<Runner*>(draw_work_.data() + work.winners);
+    plan.states = reinterpret_cast<DrawState*>(draw_work_.data() + work.states);
+    draw_counts_.Reserve(static_cast<size_t>(num_rows) * sizeof(uint32_t), kDrawsName, this);
+    plan.counts = draw_counts_.template as<uint32_t>();
+    // Not that of the draw before, which this one may read, if it has to grow.
+    drawn_[num_draws_ % 2].Reserve(DrawnBytes(num_rows), kDrawsName, this);
+    plan.tokens = Drawn(num_draws_);
+    plan.accepted = plan.tokens + num_rows;
+    plan.tokens_before = Drawn(num_draws_ - 1);
     const auto launch = [&](const auto& kernel, int64_t grid_x, int64_t grid_y) {
       Busy().Launch(grid_x, grid_y, kDrawThreads, kernel.kSharedBytes, kernel);
     };
-    const auto any = [&](const auto& test) { return std::any_of(batch.rows, batch.rows + batch.num_rows, test); };
-    launch(DrawScanKernel{plan}, plan.num_chunks, batch.num_rows);
-    if (any(IsFiltered)) launch(FilterKernel{plan}, batch.num_rows, 1);
-    if (any(MassDecides)) launch(DrawMassKernel{plan}, plan.num_chunks, batch.num_rows);
-    if (any(IsGathered)) launch(DrawGatherKernel{plan}, plan.num_chunks, batch.num_rows);
-    if (batch.num_drafted > 0) launch(VerifyKernel{plan}, batch.num_rows, 1);
+    launch(DrawScanKernel{plan}, plan.num_chunks, num_rows);
+    if (draw_.shape().is_filtered) launch(FilterKernel{plan}, num_rows, 1);
+    if (draw_.shape().needs_mass) launch(DrawMassKernel{plan}, plan.num_chunks, num_rows);
+    if (draw_.shape().is_gathered) launch(DrawGatherKernel{plan}, plan.num_chunks, num_rows);
+    if (draw_.shape().is_judged) launch(VerifyKernel{plan}, num_rows, 1);
+  }
+
+  // Starts the copy of the tokens that the latest launches draw.
+  DrawTicket FetchDrawn() {
+    const DrawTicket ticket = num_draws_++;
+    drawn_rows_[ticket % 2] = {draw_.num_batch_rows(), draw_.num_rows()};
+    Busy().Fetch(static_cast<int>(ticket % 2), Drawn(ticket), DrawnBytes(draw_.num_rows()));
+    runtime_.Mark(EndOf(ticket));
+    just_drew_ = true;
+    return ticket;
+  }
+
+  // Uploads a layout to the beginning of `to`, which has room for it.
+  void Upload(const Layout& layout, AlignedBuffer& to) {
+    layout.Write(Busy().Stage(layout.size()));
+    runtime_.UploadStaged(to.data(), layout.size());
+  }
+
+  void CheckDrawn(std::span<const int32_t> ids) const {
+    const int64_t num_drawn = drawn_rows_[turn() ^ 1].num_given;
+    CheckInternal(std::ranges::all_of(ids, [&](int32_t id) { return ~id < num_drawn; }), "no such draw");
   }
 
   // Each from its host's memory of its own.
@@ -335,7 +389,6 @@ class GpuDevice final : public Device {
 
   // A draw's tokens, then which of the drafted ones they are; as long as they are kept.
   static size_t DrawnBytes(int64_t num_rows) { return static_cast<size_t>(2 * num_rows) * sizeof(int32_t); }
-  int64_t& NumDrawn(DrawTicket ticket) { return num_drawn_[(ticket + 2) % 2]; }
   int32_t* Drawn(DrawTicket ticket) { return drawn_[(ticket + 2) % 2].template as<int32_t>(); }
   // The runtime's mark of a draw's end; the next one marks that the device goes on. Those of four draws are kept.
   static int EndOf(DrawTicket ticket) { return static_cast<int>(ticket % (kNumMarks / 2) * 2); }
@@ -462,19 +515,48 @@ class GpuDevice final : public Device {
       *recording = false;
     }
   };
-  using RecordingKey = std::tuple<const void*, int64_t, int64_t, bool, bool>;  // owner, rows, spans, and whether groups share or are whole
+  // Of the step that was placed, as far as launches depend on it.
+  struct StepShape {
+    int64_t num_rows = 0;
+    bool gathers = false;  // wanted rows
+    int64_t num_draws = 0;
+    PlacedDraw::Shape draw = {};
+    int64_t spans = 1;    // that are split over blocks, rounded up to a power of two
+    bool shares = false;  // some groups' spans are split
+    bool whole = false;   // some groups are not
+    auto operator<=>(const StepShape&) const = default;
+  };
+  struct RecordingKey {
+    const void* owner;
+    int64_t num_wanted;
+    StepShape shape;
+    int turn;
+    auto operator<=>(const RecordingKey&) const = default;
+  };
+  struct DrawnCounts {
+    int64_t num_given;     // rows of the batch
+    int64_t num_launched;  // with those that fill up the launches
+  };
 
   // positions null: any, and any window.
   const PlacedBatch& FindBatch(const KvView& kv, int64_t window, const AttentionSegment* segments, int64_t num_segments,
                                const int32_t* positions) {
-    const PlacedBatch& placed = placed_[kv.group];
-    if (placed.Holds(kv, window, segments, num_segments, positions)) return placed;
-    return Place(kv, window, segments, num_segments, positions, PlacedBatch::NumRows(segments, num_segments));
+    if (const PlacedBatch& placed = placed_[kv.group]; placed.Holds(kv, window, segments, num_segments, positions)) return placed;
+    return PlaceAlone(kv, window, segments, num_segments, positions);
   }
-  const PlacedBatch& Place(const KvView& kv, int64_t window, const AttentionSegment* segments, int64_t num_segments,
-                           const int32_t* positions, int64_t num_rows) {
+  const PlacedBatch& PlaceAlone(const KvView& kv, int64_t window, const AttentionSegment* segments, int64_t num_segments,
+                                const int32_t* positions) {
     PlacedBatch& placed = placed_[kv.group];
-    placed.Place(kv, window, segments, num_segments, positions, num_rows, this, &staging_);
+    placed.Plan(kv, window, segments, num_segments, positions);
+    const int64_t num_rows = PlacedBatch::NumRows(segments, num_segments);
+    Layout layout;
+    const size_t positions_at = layout.Place(positions, num_rows);
+    placed.PlaceArrays(num_rows, static_cast<int64_t>(placed.plan().items.size()), &layout);
+    placed.PlaceLists(&layout);
+    AlignedBuffer& alone = alone_[kv.group];
+    if (alone.size() < layout.size()) alone.Reserve(2 * layout.size(), "block tables", this);
+    placed.Settle(alone.data(), reinterpret_cast<const int32_t*>(alone.data() + positions_at));
+    Upload(layout, alone);
     return placed;
   }
 
@@ -490,8 +572,8 @@ class GpuDevice final : public Device {
   DeviceCounts counts_;
   std::optional<Clock::time_point> idle_since_;
   DrawTicket num_draws_ = 0;
-  int64_t num_drawn_[2] = {};  // the rows of the last two draws
-  AlignedBuffer drawn_[2];     // the results of these draws
+  DrawnCounts drawn_rows_[2] = {};  // of the last two draws
+  AlignedBuffer drawn_[2];          // the results of these draws
   bool just_drew_ = false;
   AlignedBuffer ids_;
   AlignedBuffer partials_;
@@ -504,8 +586,12 @@ class GpuDevice final : public Device {
   AlignedBuffer draw_laws_;
   AlignedBuffer slot_table_;
   AlignedBuffer candidate_chunks_;
-  std::map<int32_t, PlacedBatch> placed_;  // by KV group
-  std::vector<uint8_t> staging_;
+  AlignedBuffer step_;  // the inputs of the step that was placed last
+  StepShape shape_;
+  PlacedDraw draw_;                         // of that step, or of a later draw of its own
+  bool has_draw_ = false;                   // it is the step's
+  std::map<int32_t, PlacedBatch> placed_;   // by KV group
+  std::map<int32_t, AlignedBuffer> alone_;  // inputs of batches that were not a step's
 };
 
 }  // namespace llmi::cuda

@@ -1,4 +1,4 @@
-// Several arrays in one block of memory, and in one upload.
+// Several arrays in one block of memory, so that one upload brings them all.
 #pragma once
 
 #include <algorithm>
@@ -6,15 +6,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/aligned.h"
-#include "kernels/dispatch/device.h"
-
 namespace llmi::cuda {
 
 // Arrays that are stored one after the other, each aligned.
 class Layout {
  public:
-  // Adds an array and returns its offset; `from` null: Write leaves it unwritten unless Fill names its contents.
+  // Adds an array and returns its offset; `from` null: Write leaves it unwritten unless Fill names its contents. Arrays are read by Write.
   template <typename T>
   size_t Place(const T* from, int64_t count) {
     constexpr size_t kAlign = 16;
@@ -26,7 +23,7 @@ class Layout {
   // Bytes for a place that was reserved.
   template <typename T>
   void Fill(size_t offset, const T* from, int64_t count) {
-    parts_.push_back({offset, reinterpret_cast<const uint8_t*>(from), static_cast<size_t>(count) * sizeof(T)});
+    if (count > 0) parts_.push_back({offset, reinterpret_cast<const uint8_t*>(from), static_cast<size_t>(count) * sizeof(T)});
   }
   size_t size() const { return size_; }
   void Write(uint8_t* to) const {
@@ -42,15 +39,5 @@ class Layout {
   std::vector<Part> parts_;
   size_t size_ = 0;
 };
-
-// Uploads all arrays in one copy from `staging`, a buffer that the caller keeps for the next upload.
-inline const uint8_t* UploadLayout(const Layout& layout, const char* what, Device* device, AlignedBuffer* to,
-                                   std::vector<uint8_t>* staging) {
-  to->Reserve(layout.size(), what, device);
-  staging->resize(layout.size());
-  layout.Write(staging->data());
-  device->Upload(to->data(), staging->data(), staging->size());
-  return to->data();
-}
 
 }  // namespace llmi::cuda

@@ -53,6 +53,11 @@ class NullRuntime {
     std::memcpy(to, from, num_bytes);
     Work([&](cuda::DeviceWork& work) { ++work.uploads, work.upload_bytes += static_cast<int64_t>(num_bytes); });
   }
+  uint8_t* Stage(size_t num_bytes) {
+    staged_.resize(num_bytes);
+    return staged_.data();
+  }
+  void UploadStaged(void* to, size_t num_bytes) { Upload(to, staged_.data(), num_bytes); }
   void Download(void* to, const void* from, size_t num_bytes) {
     std::memcpy(to, from, num_bytes);
     Work([](cuda::DeviceWork& work) { ++work.waits; });
@@ -107,6 +112,7 @@ class NullRuntime {
   }
 
   std::map<void*, size_t> used_;
+  std::vector<uint8_t> staged_;
   std::vector<uint8_t> fetched_[2];
   bool is_recording_ = false;
   int64_t num_recorded_ = 0;

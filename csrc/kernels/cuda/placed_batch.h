@@ -5,10 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/aligned.h"
 #include "kernels/cuda/layout.h"
 #include "kernels/cuda/span_plan.h"
-#include "kernels/dispatch/device.h"
 
 namespace llmi::cuda {
 
@@ -42,71 +40,69 @@ class PlacedBatch {
     return positions_match && !key_.empty() && key_ == Key(kv, segments, num_segments);
   }
 
-  // Arguments: Device::PlaceBatch. A batch of as many rows uses the place of the last one, unless the buffer was too small.
-  void Place(const KvView& kv, int64_t window, const AttentionSegment* segments, int64_t num_segments, const int32_t* positions,
-             int64_t num_rows, Device* device, std::vector<uint8_t>* staging) {
-    key_.clear();  // nothing matches until this is done
-    std::vector<AttentionSegment> there(segments, segments + num_segments);
-    std::vector<int32_t> row_segments;
-    std::vector<int32_t> lists;  // tables and parents
+  // Plans a step's part for this group, whose arrays then stand in three places of a layout. Nothing matches until it is settled.
+  void Plan(const KvView& kv, int64_t window, const AttentionSegment* segments, int64_t num_segments, const int32_t* positions) {
+    kv_ = kv;
+    window_ = window;
+    key_.clear();
+    segments_.assign(segments, segments + num_segments);
+    row_segments_.clear();
+    lists_.clear();
     for (int64_t s = 0; s < num_segments; ++s) {
       const AttentionSegment& segment = segments[s];
-      row_segments.insert(row_segments.end(), static_cast<size_t>(segment.num_rows), static_cast<int32_t>(s));
-      lists.insert(lists.end(), segment.block_table, segment.block_table + TableSize(kv, segment));
-      if (segment.parents != nullptr) lists.insert(lists.end(), segment.parents, segment.parents + segment.num_rows);
+      row_segments_.insert(row_segments_.end(), static_cast<size_t>(segment.num_rows), static_cast<int32_t>(s));
+      lists_.insert(lists_.end(), segment.block_table, segment.block_table + TableSize(kv, segment));
+      if (segment.parents != nullptr) lists_.insert(lists_.end(), segment.parents, segment.parents + segment.num_rows);
     }
     positions_.clear();
-    if (positions != nullptr) positions_.assign(positions, positions + row_segments.size());
-    window_ = window;
+    if (positions != nullptr) positions_.assign(positions, positions + row_segments_.size());
     plan_ = SpanPlan(kv, window, segments, num_segments, positions);
-    // Filled up to the rows of the launch.
-    row_segments.resize(static_cast<size_t>(num_rows), -1);
-    std::vector<int32_t> all_positions = positions_;
-    all_positions.resize(static_cast<size_t>(num_rows));
-    std::vector<RowGroup> whole_groups = plan_.whole_groups;
-    whole_groups.resize(static_cast<size_t>(MostWholeGroups(num_rows)), {0, 0});
-    std::vector<int32_t> begins = plan_.begins;
-    begins.resize(static_cast<size_t>(num_rows) + 1, begins.back());
-    const auto num_items = static_cast<int32_t>(plan_.items.size());
-    Layout layout;
-    // Offsets depend only on the number of rows, as each segment has at least one row. The items, tables and parents come last.
-    const size_t segments_at = layout.Place<AttentionSegment>(nullptr, num_rows);
-    const size_t row_segments_at = layout.Place(row_segments.data(), num_rows);
-    const size_t positions_at = layout.Place(all_positions.data(), num_rows);
-    const size_t groups_at = layout.Place<RowGroup>(nullptr, num_rows);
-    const size_t whole_groups_at = layout.Place(whole_groups.data(), MostWholeGroups(num_rows));
-    const size_t begins_at = layout.Place(begins.data(), num_rows + 1);
-    const size_t num_items_at = layout.Place(&num_items, 1);
-    const size_t items_at = layout.Place(plan_.items.data(), num_items);
-    const size_t lists_at = layout.Place(lists.data(), static_cast<int64_t>(lists.size()));
-    layout.Fill(segments_at, there.data(), num_segments);
-    layout.Fill(groups_at, plan_.groups.data(), static_cast<int64_t>(plan_.groups.size()));
-    if (buffer_.size() < layout.size()) buffer_.Reserve(2 * layout.size(), kName, device);
-    const uint8_t* base = buffer_.data();
-    const auto* next = reinterpret_cast<const int32_t*>(base + lists_at);
-    for (AttentionSegment& segment : there) {
+    num_items_ = static_cast<int32_t>(plan_.items.size());
+  }
+  // The arrays whose places depend on the two numbers alone: rows of the launch, and spans, of which there are no more items.
+  void PlaceArrays(int64_t num_rows, int64_t most_items, Layout* layout) {
+    begins_ = plan_.begins;
+    whole_groups_ = plan_.whole_groups;
+    row_segments_.resize(static_cast<size_t>(num_rows), -1);
+    whole_groups_.resize(static_cast<size_t>(MostWholeGroups(num_rows)), {0, 0});
+    begins_.resize(static_cast<size_t>(num_rows) + 1, begins_.back());
+    places_ = {.segments = layout->Place<AttentionSegment>(nullptr, num_rows),  // each has at least one row
+               .row_segments = layout->Place(row_segments_.data(), num_rows),
+               .groups = layout->Place<RowGroup>(nullptr, num_rows),
+               .whole_groups = layout->Place(whole_groups_.data(), MostWholeGroups(num_rows)),
+               .begins = layout->Place(begins_.data(), num_rows + 1),
+               .num_items = layout->Place(&num_items_, 1),
+               .items = layout->Place<SpanItem>(nullptr, most_items),
+               .lists = 0};
+    layout->Fill(places_.segments, segments_.data(), static_cast<int64_t>(segments_.size()));
+    layout->Fill(places_.groups, plan_.groups.data(), static_cast<int64_t>(plan_.groups.size()));
+    layout->Fill(places_.items, plan_.items.data(), num_items_);
+  }
+  // Tables and parents, which only segments name.
+  void PlaceLists(Layout* layout) { places_.lists = layout->Place(lists_.data(), static_cast<int64_t>(lists_.size())); }
+  // Before the layout is written. base: the memory of the device where it will stand; positions: of the launch's rows, there.
+  void Settle(const uint8_t* base, const int32_t* positions) {
+    key_ = Key(kv_, segments_.data(), static_cast<int64_t>(segments_.size()));
+    const auto* next = reinterpret_cast<const int32_t*>(base + places_.lists);
+    for (AttentionSegment& segment : segments_) {
       segment.block_table = next;
-      next += TableSize(kv, segment);
+      next += TableSize(kv_, segment);
       if (segment.parents == nullptr) continue;
       segment.parents = next;
       next += segment.num_rows;
     }
-    UploadLayout(layout, kName, device, &buffer_, staging);
-    kernels_ = {num_rows,
-                reinterpret_cast<const AttentionSegment*>(base + segments_at),
-                reinterpret_cast<const int32_t*>(base + row_segments_at),
-                reinterpret_cast<const int32_t*>(base + positions_at),
-                reinterpret_cast<const RowGroup*>(base + groups_at),
-                reinterpret_cast<const RowGroup*>(base + whole_groups_at),
-                reinterpret_cast<const int32_t*>(base + begins_at),
-                reinterpret_cast<const int32_t*>(base + num_items_at),
-                reinterpret_cast<const SpanItem*>(base + items_at)};
-    key_ = Key(kv, segments, num_segments);
+    kernels_ = {static_cast<int64_t>(row_segments_.size()),
+                reinterpret_cast<const AttentionSegment*>(base + places_.segments),
+                reinterpret_cast<const int32_t*>(base + places_.row_segments),
+                positions,
+                reinterpret_cast<const RowGroup*>(base + places_.groups),
+                reinterpret_cast<const RowGroup*>(base + places_.whole_groups),
+                reinterpret_cast<const int32_t*>(base + places_.begins),
+                reinterpret_cast<const int32_t*>(base + places_.num_items),
+                reinterpret_cast<const SpanItem*>(base + places_.items)};
   }
 
  private:
-  static constexpr const char* kName = "block tables";
-
   // Segments as integers: their numbers, then tables and parents.
   static std::vector<int32_t> Key(const KvView& kv, const AttentionSegment* segments, int64_t num_segments) {
     std::vector<int32_t> key;
@@ -122,11 +118,21 @@ class PlacedBatch {
     return (segment.base_len + segment.num_rows + kv.block_size - 1) / kv.block_size * kv.pages_per_block;
   }
 
+  struct Places {
+    size_t segments, row_segments, groups, whole_groups, begins, num_items, items, lists;
+  };
+
+  KvView kv_ = {};
+  int64_t window_ = 0;
   std::vector<int32_t> key_;
   std::vector<int32_t> positions_;  // of the segments' rows; empty: not known
-  int64_t window_ = 0;
   SpanPlan plan_;
-  AlignedBuffer buffer_;
+  // As they are uploaded.
+  std::vector<AttentionSegment> segments_;
+  std::vector<int32_t> row_segments_, begins_, lists_;
+  std::vector<RowGroup> whole_groups_;
+  int32_t num_items_ = 0;
+  Places places_ = {};
   Kernels kernels_ = {};
 };
 

@@ -33,6 +33,40 @@ struct DeviceCounts {
 
 using DrawTicket = int64_t;
 
+// A step's rows in one KV group; all pointers are the host's.
+struct StepBatch {
+  KvView kv;       // of one of the group's layers
+  int64_t window;  // of its layers (AttentionArgs)
+  std::span<const AttentionSegment> segments;
+};
+
+// What the ops of a step read from the host. Rows behind those of the segments fill up a launch, and so do rows behind those of the draw:
+// the ops compute them like others, nothing reads what they give.
+struct StepInputs {
+  std::span<const int32_t> token_ids;     // [num_rows]; an id below zero, ~i, is the token of row i of the latest draw
+  std::span<const int32_t> positions;     // [num_rows]
+  std::span<const int32_t> position_ids;  // [num_rows]: rows of an embedding of positions; empty: there is none
+  std::span<const int32_t> wanted_rows;   // to be gathered; empty: none are
+  std::span<const StepBatch> batches;     // one for each KV group
+  const DrawBatch* draw = nullptr;        // without laws; null: the step does not draw
+  int64_t num_draw_rows = 0;              // of its launches
+  bool may_replay = false;
+};
+
+// Where they are on the device.
+struct StepPlaces {
+  const int32_t* token_ids;
+  const int32_t* positions;
+  const int32_t* position_ids;
+  const int32_t* wanted_rows;
+};
+
+// A column of a table by position (Device::ReadTable): of a part with `size` columns, of which the first is `begin`.
+struct TableColumn {
+  int32_t begin;
+  int32_t size;
+};
+
 class Device : public MemorySource {
  public:
   virtual std::string name() const = 0;
@@ -56,8 +90,26 @@ class Device : public MemorySource {
   virtual void Download(void* to, const void* from, size_t num_bytes) = 0;
   virtual void Copy(void* to, const void* from, size_t num_bytes) = 0;
 
-  // An id below zero, ~i, is the token drawn for row i of the latest Draw, which the host does not know yet.
-  virtual void Embedding(const PackedView& weights, const int32_t* host_ids, int64_t num_rows, float scale, float* out) = 0;
+  // Uploads all that a step reads from the host, in one copy. The places are valid until the next call.
+  virtual StepPlaces PlaceStep(const StepInputs& inputs) = 0;
+  // Carries out the step's ops, from its embedding to its draw; num_wanted: the rows that its last ops have. The second call with the same
+  // owner and shape records them, and later calls play the record. The shape is the numbers of rows (of the step, wanted and drawn), the
+  // number of spans and the capacity of the draw's lists, both rounded up to powers of two, which kernels the draw needs, and `turn`. So
+  // `ops` may depend on these alone, and on the device's memory: they may neither upload nor download, and read of the host's arrays only
+  // what PlaceStep has placed.
+  virtual void Replay(const void* owner, int64_t num_wanted, const std::function<void()>& ops) = 0;
+  // 0 and 1 in turn, from one draw to the next: which of two places is written while results of the draw before may still be read.
+  virtual int turn() const = 0;
+
+  // Uploads ids for an op outside a step; valid until the next call.
+  virtual const int32_t* PlaceIds(const int32_t* host_ids, int64_t count) = 0;
+  // ids: as StepInputs::token_ids, on the device.
+  virtual void Embedding(const PackedView& weights, const int32_t* ids, int64_t num_rows, float scale, float* out) = 0;
+  // For each row the table's values at its position. table [positions, width], columns [width]; out: part after part [num_rows, size].
+  virtual void ReadTable(const float* table, const TableColumn* columns, int64_t width, const int32_t* positions, int64_t num_rows,
+                         float* out) = 0;
+  // out[i] = x[rows[i]], of `size` values.
+  virtual void GatherRows(const float* x, int64_t size, const int32_t* rows, int64_t num_rows, float* out) = 0;
   virtual void QuantizeRows(const float* x, int64_t num_rows, const QuantizedRows& out) = 0;
   virtual void Linear(const LinearArgs& args) = 0;
   virtual void Norm(const NormArgs& args) = 0;
@@ -70,23 +122,18 @@ class Device : public MemorySource {
   virtual void Gate(const GateArgs& args) = 0;
   // num_heads: of all rows.
   virtual void PackHeads(const float* x, int64_t num_heads, int64_t from_dim, int64_t to_dim, float* out) = 0;
-  // Uploads a step's segments (with their tables and parents) and positions, which are the host's, for the ops on this KV group.
-  // window: that of the group's layers (AttentionArgs). num_rows: rows of the launch, padded for graph replay; padding rows are ignored.
-  // An op called without PlaceBatch places its own batch.
-  virtual void PlaceBatch(const KvView& kv, int64_t window, const AttentionSegment* segments, int64_t num_segments,
-                          const int32_t* positions, int64_t num_rows) = 0;
-  // Runs `ops` on the placed batches. The second call with the same owner, number of rows and number of spans records them; later calls
-  // replay the record. So `ops` may depend only on the memory that they name and on the number of rows, and may neither upload nor
-  // download.
-  virtual void Replay(const void* owner, int64_t num_rows, const std::function<void()>& ops) = 0;
   virtual const DeviceCounts& counts() const = 0;
-  // The segments, with their tables and parents, and the positions are the host's.
+  // The segments, with their tables and parents, and the positions are the host's: those of the step that was placed, or others, which the
+  // op uploads.
   virtual void KvWrite(const KvWriteArgs& args) = 0;
   virtual void PagedAttention(const AttentionArgs& args) = 0;
   virtual void SoftCap(float* x, int64_t count, float cap) = 0;
   // Draws a token for each row of the batch, which is the host's, and changes logits [rows of the step, vocab_size] in place
   // (kernels/draws/draw.h). TakeDrawn waits for these tokens, but not for later work; the results of the last two draws are kept.
   virtual DrawTicket Draw(const DrawBatch& batch, float* logits, int64_t vocab_size) = 0;
+  // The same for the step's own draw (StepInputs::draw), in two parts: its launches, which may be recorded, and the copy of its tokens.
+  virtual void LaunchDraw(float* logits, int64_t vocab_size) = 0;
+  virtual DrawTicket EndDraw() = 0;
   virtual DrawnRows TakeDrawn(DrawTicket ticket) = 0;
   virtual void TopCandidates(const TopCandidatesArgs& args) = 0;
   virtual void KvCopySlot(const KvView& kv, const int32_t* host_block_table, int64_t from, int64_t to) = 0;

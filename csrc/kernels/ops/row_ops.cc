@@ -46,6 +46,13 @@ void ClipRows(const KernelContext& context, float* x, int64_t x_stride, int64_t 
   });
 }
 
+void GatherRows(const KernelContext& context, const float* x, int64_t size, const int32_t* rows, int64_t num_rows, float* out) {
+  if (context.device != nullptr) return context.device->GatherRows(x, size, rows, num_rows, out);
+  ParallelRows(context, num_rows, kMinValues / std::max<int64_t>(1, size), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) std::copy_n(x + rows[row] * size, size, out + row * size);
+  });
+}
+
 void Gate(const KernelContext& context, const GateArgs& args) {
   if (context.device != nullptr) return context.device->Gate(args);
   ParallelRows(context, args.num_rows, kMinValues / 4 / std::max<int64_t>(1, args.num_heads * args.head_dim),
