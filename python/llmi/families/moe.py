@@ -84,6 +84,7 @@ def qwen3_moe(c: Config) -> ModelSpec:
     hf="Qwen3VLMoeTextModel",
     model_type="qwen3_vl_moe_text",
     gguf="qwen3vlmoe",
+    keys={"num_experts": ("num_experts", "num_local_experts")},
     defaults={"max_position_embeddings": 128000, "num_key_value_heads": 16, "num_experts": 60, "num_experts_per_tok": 4},
 )
 def qwen3_vl_moe(c: Config) -> ModelSpec:
