@@ -155,4 +155,28 @@ BUGS = [
         "self.num_completion_tokens = len",
         "server/test_server.py",
     ),
+    Mutant(
+        "a token is told again after a replica died",
+        "python/llmi/replicas/under_way.py",
+        "_new_part",
+        "news.token_ids, news.text, news.logprobs = news.token_ids[known_ids:],",
+        "news.token_ids, news.text, news.logprobs = news.token_ids,",
+        "engine/test_replica_messages.py",
+    ),
+    Mutant(
+        "a token is lost after a replica died",
+        "python/llmi/replicas/under_way.py",
+        "_new_part",
+        "news.token_ids, news.text, news.logprobs = news.token_ids[known_ids:],",
+        "news.token_ids, news.text, news.logprobs = news.token_ids[known_ids + (known_ids > 0) :],",
+        "engine/test_replica_messages.py",
+    ),
+    Mutant(
+        "replicas of other files answer",
+        "python/llmi/replicas/router.py",
+        "is_ready",
+        "why := difference(self.identity, identity)",
+        'why := ""',
+        "server/test_server_replicas.py",
+    ),
 ]

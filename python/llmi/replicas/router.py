@@ -265,7 +265,7 @@ class Router:
         with self._moved:
             left, replica.under_way = list(replica.under_way.values()), {}
             for entry in left:
-                entry.deaths += 1
+                entry.note_death()
             suspects = [entry for entry in left if entry.deaths > 1]
             for entry in left:
                 if entry is self._suspect:

@@ -27,7 +27,7 @@ class _Again:
 class UnderWay:
     """One request. The router's lock guards it.
 
-    deaths : replicas that died while they ran it.
+    deaths : replicas that died one after another while they ran it, and no token came of it in between.
     is_aborted : its reader wants no more.
     goes_on : its tokens are the same wherever it runs, so that another replica may go on behind them.
     """
@@ -44,6 +44,7 @@ class UnderWay:
         self._streams = submission.streams
         self._channel = cast("Channel", channel)
         self._samples = [Sample() for _ in range(submission.params.n)]
+        self._num_known = 0  # tokens that it had when its replica got it
         self._again = [_Again() for _ in self._samples]
 
     @property
@@ -51,8 +52,22 @@ class UnderWay:
         """Whether a token has come."""
         return any(sample.token_ids for sample in self._samples)
 
+    def note_death(self) -> None:
+        """Its replica has died. A request that kills replicas does so at the same token: one that came further is not the reason."""
+        self.deaths = 1 if self.came_further else self.deaths + 1
+
+    @property
+    def came_further(self) -> bool:
+        """Whether a token has come of the replica that has it."""
+        return self._num_tokens > self._num_known
+
+    @property
+    def _num_tokens(self) -> int:
+        return sum(len(sample.token_ids) for sample in self._samples)
+
     def message(self) -> dict[str, Any]:
         """The request for the next replica, with the tokens so far."""
+        self._num_known = self._num_tokens
         self._again = [_Again() for _ in self._samples]
         self.asked.known = [sample.token_ids for sample in self._samples] if self.has_begun else []
         return self.asked.message()
