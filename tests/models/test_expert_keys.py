@@ -13,6 +13,7 @@ from read_config import EXPERTS, read_config, read_metadata
 REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("MixtralForCausalLM", {"num_experts_per_tok": 9}, "num_experts_per_tok", "9, but there are 8 experts"),
     ("MixtralForCausalLM", {"num_local_experts": 0}, "num_experts", "must be positive"),
+    ("MixtralForCausalLM", {"num_local_experts": 2**40}, "num_experts", "outside"),
     ("MixtralForCausalLM", {"num_experts": 4}, "num_local_experts", "different things"),
     ("Qwen3MoeForCausalLM", {"num_experts": -1}, "num_experts", "must be positive"),
     ("Qwen3MoeForCausalLM", {"moe_intermediate_size": None}, "moe_intermediate_size", "missing"),

@@ -32,6 +32,7 @@ _GGUF_EXPERTS: Final = {
 }
 _GGUF_SHARED: Final = {"gate": "ffn_gate_shexp", "up": "ffn_up_shexp", "down": "ffn_down_shexp", "shared_gate": "ffn_gate_inp_shexp"}
 MAX_SIZE: Final = 1 << 20
+MAX_EXPERTS: Final = 2048  # of a layer; the largest published models have 512
 
 
 class ExpertTensors:
@@ -109,6 +110,8 @@ class ExpertTensors:
 def sizes_of(c: Config, size_key: str = "moe_intermediate_size") -> tuple[int, int, int]:
     """How many experts there are, how many a token takes, and the size of one, by its key in config.json."""
     number, used = c.positive("num_experts"), c.positive("num_experts_per_tok")
+    if number > MAX_EXPERTS:
+        c.refuse("num_experts", f"{c.name('num_experts')} = {number} is outside [1, {MAX_EXPERTS}]")
     if used > number:
         c.refuse("num_experts_per_tok", f"{c.name('num_experts_per_tok')} = {used}, but there are {number} experts")
     if c.is_gguf:
