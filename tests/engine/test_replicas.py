@@ -18,6 +18,7 @@ from llmi.errors import EngineClosedError
 from llmi.replicas.placing import chain_of
 from llmi.replicas.replica import Replica
 from llmi.replicas.router import Router
+from llmi.replicas.under_way import UnderWay
 from llmi.testing import tiny_model
 from waiting import wait_until
 
@@ -199,6 +200,23 @@ def test_a_replica_that_dies_or_stands_still_costs_no_token(alone: LLM, llm: LLM
         assert ids == {key: completion.token_ids for key, completion in wanted.items()}
     wait_until(lambda: all(replica.state == "ready" for replica in stop.router.replicas))
     assert decode(llm, **KINDS[name]) == decode(alone, **KINDS[name])
+
+
+def test_a_replica_that_says_nothing_gets_no_request(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = router_of(llm).replicas
+    got: list[str] = []
+    place = Router._send
+
+    def sends(self: Router, entry: UnderWay, replica: Replica) -> None:
+        got.append(replica.name)
+        place(self, entry, replica)
+
+    monkeypatch.setattr(Router, "_send", sends)
+    monkeypatch.setattr("llmi.replicas.router.choose", lambda loads, chain: 1)  # the first that is not here
+    for silent, expected in ((None, first), (first, second)):
+        monkeypatch.setattr(Replica, "answers", property(lambda self, silent=silent: self is not silent))
+        assert llm.generate(PROMPTS[:1], max_tokens=3, seed=1, ignore_eos=True)
+        assert got.pop() == expected.name
 
 
 def poison(monkeypatch: pytest.MonkeyPatch, prompt: list[int]) -> list[str]:

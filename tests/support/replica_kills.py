@@ -41,6 +41,7 @@ class Kills:
         self.alone, self.llm, self.router, self.rng = alone, llm, llm._router, rng
         self.num_hit = self.num_wrong = self.num_hangs = self.num_answers = 0
         self.pids: set[int] = set()
+        self.stopped: set[int] = set()
         self.longest_s = 0.0
 
     def hit(self) -> None:
@@ -50,10 +51,14 @@ class Kills:
             for replica in self.router.replicas
             if replica.under_way and all(entry.came_further or not entry.deaths for entry in list(replica.under_way.values()))
         ]
-        if working:
+        pids = {replica.pid for replica in self.router.replicas}
+        if working and not pids & self.stopped:  # what goes to one that stands still sees a second death
             replica = self.rng.choice(working)
+            number = self.rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP])
             self.pids.add(replica.pid)
-            os.kill(replica.pid, self.rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP]))
+            os.kill(replica.pid, number)
+            if number is signal.SIGSTOP:
+                self.stopped.add(replica.pid)
             self.num_hit += 1
 
     def round(self) -> None:

@@ -73,6 +73,11 @@ class Replica:
         """Under way here."""
         return sum(entry.num_sequences for entry in list(self.under_way.values()))
 
+    @property
+    def answers(self) -> bool:
+        """Whether it has said something since it was last asked but one."""
+        return self._silent <= 1
+
     def send(self, message: dict[str, Any]) -> None:
         """Sends a message, without waiting for a replica that does not read."""
         self._outbox.put(encode(message))

@@ -304,6 +304,7 @@ class Router:
         """Sends a request to a replica. Whether it is the local engine's, for a new one; one whose replica has died goes there only if no
         other is left."""
         ready = [replica for replica in self.replicas if replica.state == "ready"]
+        ready = [replica for replica in ready if replica.answers] or ready
         takes_local = self._local is not None and (is_new or not ready)
         loads = [(replica.num_sequences, replica.known) for replica in ready]
         if takes_local:
