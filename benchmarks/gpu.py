@@ -157,6 +157,23 @@ def measure_linear(shape: dict[str, int]) -> dict[str, float]:
     return result
 
 
+def measure_variants(shape: dict[str, int]) -> dict[str, Any]:
+    """The variants of streamed layers by type and rows (csrc/kernels/cuda/stream_choices.h): microseconds of each, and the line of the fastest
+    for csrc/kernels/cuda/stream_table.h (with this GPU's architecture in place of "sm_")."""
+    result: dict[str, Any] = {}
+    for kind in ("q4_0", "q4_1", "q8_0", "q4_k", "q5_k", "q6_k"):
+        for first, last in ((1, 1), (2, 4), (5, 8), (9, 16), (17, 32), (33, 64)):
+            forms = ["four"] * (last <= 4) + ["eight"] + ["sixteen"] * (kind in ("q4_0", "q4_1", "q8_0"))
+            times = {}
+            for variant in (f"{form} x {blocks}" for form in forms for blocks in (1, 2)):
+                seconds, _ = _core.testing.measure_device_linear(f"{device()}+variant:{variant}", kind, last, **shape)
+                times[variant] = round(seconds * 1e6, 2)
+            fastest = min(times, key=times.__getitem__)
+            line = ["sm_", kind.upper(), shape["num_outputs"], shape["num_cols"], first, last, fastest]
+            result[f"{kind}, {first} to {last} rows"] = {"us": times, "line": f"{{{json.dumps(line)[1:-1]}}},"}
+    return result
+
+
 def measure_attention(thousand: int, heads: dict[str, int], operations_per_s: float) -> dict[str, float]:
     """Decode of 32 contexts of 4K and of one of 128K among 31 of 4K against their bytes; a prompt of 8K against a matrix product's rate."""
     bandwidth = copy_bandwidth()
@@ -322,6 +339,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         check()
     with tempfile.TemporaryDirectory() as scratch:
         linear = part("linear", lambda: measure_linear({"num_outputs": 64, "num_cols": 64} if arguments.small else GATE_8B))
+        variants = part("variants", lambda: measure_variants({"num_outputs": 64, "num_cols": 256} if arguments.small else GATE_8B))
         matrix_rate = linear[f"{BF16_LINEAR}, 512 rows, operations/s"]
         served_shape, requests = (TINY, FEW_REQUESTS) if arguments.small else (QWEN_06B, REQUESTS)
         made = tiny_model("llama", path=Path(scratch) / "served", **served_shape)
@@ -348,6 +366,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             "cost of the promise": costs_of_the_promise(measured),
             "draws": draws,
             "linear": linear,
+            "variants of streamed layers": variants,
             "attention": attention,
             "request list": served,
             "idleness": idleness,

@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "kernels/cuda/device_work.h"
 #include "kernels/cuda/matrix_probe.h"
 #include "kernels/cuda/null_device.h"
+#include "kernels/cuda/stream_table.h"
 #include "kernels/dispatch/device.h"
 #include "kernels/layout/chunks.h"
 #include "kernels/ops/linear.h"
@@ -87,9 +89,9 @@ double MeasureDraws(const std::string& name, const SamplingParams& params, int64
 std::pair<double, int64_t> MeasureLinear(const std::string& name, const std::string& type_name, int64_t num_rows, int64_t num_outputs,
                                          int64_t num_cols) {
   const std::map<std::string, PackedType> types = {{"bf16", PackedType::kBF16},  {"fp16", PackedType::kF16}, {"q4_0", PackedType::kQ4},
-                                                   {"q4_1", PackedType::kQ4Min}, {"q4_k", PackedType::kQ4K}, {"q6_k", PackedType::kQ6K},
-                                                   {"q8_0", PackedType::kQ8}};
-  CheckArgument(types.contains(type_name), "a device probe: bf16, fp16, q4_0, q4_1, q4_k, q6_k or q8_0");
+                                                   {"q4_1", PackedType::kQ4Min}, {"q4_k", PackedType::kQ4K}, {"q5_0", PackedType::kQ5},
+                                                   {"q5_k", PackedType::kQ5K},   {"q6_k", PackedType::kQ6K}, {"q8_0", PackedType::kQ8}};
+  CheckArgument(types.contains(type_name), "a device probe: bf16, fp16, q4_0, q4_1, q4_k, q5_0, q5_k, q6_k or q8_0");
   CheckArgument(num_rows > 0 && num_outputs > 0 && num_cols > 0, "a device probe: at least one row, output and column");
   const PackedType host_type = types.at(type_name);
   CheckArgument(num_outputs % kTileRows == 0 && num_cols % PackedGroupColumns(host_type) == 0, "a device probe: whole tiles");
@@ -236,6 +238,38 @@ void RegisterDeviceProbes(py::module_& module) {
   module.def("measure_device_attention", &MeasureAttention, Release(), py::arg("device"), py::arg("kv_dtype"), py::arg("contexts"),
              py::arg("num_rows"), py::arg("num_heads"), py::arg("num_kv_heads"), py::arg("head_dim"),
              "Seconds of one layer's attention on the device, for the last num_rows tokens of each context.");
+  using Lines = std::vector<std::tuple<std::string, std::string, int64_t, int64_t, int64_t, int64_t, std::string>>;
+  const auto choices_of = [](const Lines& lines) {
+    std::vector<cuda::StreamChoice> choices;
+    for (const auto& [architecture, type, outputs, columns, first, last, variant] : lines) {
+      choices.push_back({architecture, type, outputs, columns, first, last, variant});
+    }
+    return choices;
+  };
+  module.def(
+      "faults_of_stream_table",
+      [] {
+        std::vector<std::string> faults;
+        for (const cuda::StreamChoice& choice : cuda::kStreamTable) {
+          if (std::string why = WhyNoStreamChoice(choice); !why.empty()) faults.push_back(std::move(why));
+        }
+        return faults;
+      },
+      "What is wrong with the committed table of variants of streamed layers.");
+  module.def(
+      "choose_stream_variant",
+      [choices_of](const Lines& lines, const std::string& architecture, const std::string& type, int64_t num_outputs, int64_t num_cols,
+                   int64_t num_rows) {
+        const std::vector<cuda::StreamChoice> choices = choices_of(lines);
+        const cuda::StreamVariant variant =
+            cuda::StreamChoices(choices, architecture).Of(cuda::FindStreamType(type).value(), num_outputs, num_cols, num_rows);
+        return std::make_pair(static_cast<int>(variant.rows), variant.blocks);
+      },
+      py::arg("lines"), py::arg("architecture"), py::arg("type"), py::arg("num_outputs"), py::arg("num_cols"), py::arg("num_rows"),
+      "The rows form and blocks that a table of these lines chooses.");
+  module.def(
+      "why_no_stream_choice", [choices_of](const Lines& lines) { return WhyNoStreamChoice(choices_of(lines).at(0)); }, py::arg("lines"),
+      "What is wrong with the first line.");
   module.def("device_work", &WorkOfDevices, "What the emulated and null devices of this process were given to do so far.");
   module.def(
       "open_null_devices", [](bool on) { opens_null_devices = on; }, py::arg("on"),

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "bindings/bindings.h"
+#include "kernels/cuda/stream_choices.h"
 
 namespace py = pybind11;
 
@@ -23,6 +24,13 @@ std::unique_ptr<Device> OpenTestDevice(const std::string& name) {
   constexpr std::string_view kLibrary = "+cublaslt:";
   if (const size_t at = kind.find(kLibrary); at != std::string::npos) {
     options.cublas_lt = kind.substr(at + kLibrary.size());
+    kind.resize(at);
+  }
+  constexpr std::string_view kVariant = "+variant:";
+  cuda::forced_stream_variant.reset();
+  if (const size_t at = kind.find(kVariant); at != std::string::npos) {
+    cuda::forced_stream_variant = cuda::FindStreamVariant(kind.substr(at + kVariant.size()));
+    CheckArgument(cuda::forced_stream_variant.has_value(), "a test's device: no such variant");
     kind.resize(at);
   }
   if (take("+tight")) options.most_partial_bytes = 1 << 16;

@@ -20,7 +20,7 @@ from test_ops import rand, same
 
 ROOT = Path(__file__).parents[2]
 T = _core.testing
-CHUNKED = ["Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "IQ4_XS", "MXFP4"]
+CHUNKED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "IQ4_XS", "MXFP4"]
 MODES: list[dict[str, Any]] = [{}, {"fine": True}, {"bits": 16}]
 pytestmark = pytest.mark.usefixtures("device")
 

@@ -20,14 +20,14 @@ struct ChunkCodes {
   WideMatrixA pieces[kPieces];
 
   LLMI_HD void Load(const uint8_t* chunk, unsigned first_block, int lane) {
-    constexpr int kOwn = kBits == 5 ? kBlocks / 2 : kPieces;  // of no other unit
-    const uint8_t* from = chunk + first_block / kBlocks * (kOwn * kChunkPieceBytes) + lane * 16;
+    constexpr int kShared = kBits == 5 ? 1 : 0;  // pieces at the chunk's beginning that are those of all units
+    const uint8_t* from = chunk + first_block / kBlocks * ((kPieces - kShared) * kChunkPieceBytes) + lane * 16;
     LLMI_UNROLL
-    for (int i = 0; i < kOwn; ++i) pieces[i] = Load16(from + i * kChunkPieceBytes);
+    for (int i = kShared; i < kPieces; ++i) pieces[i] = Load16(from + i * kChunkPieceBytes);
     if constexpr (kBits == 5) {
-      pieces[kOwn] = Load16(chunk + kChunkBlocks / 2 * kChunkPieceBytes + lane * 16);
+      pieces[0] = Load16(chunk + lane * 16);
       LLMI_UNROLL
-      for (uint32_t& word : pieces[kOwn].words) word = kBlocks == kChunkBlocks ? word : word << first_block;
+      for (uint32_t& word : pieces[0].words) word = kBlocks == kChunkBlocks ? word : word << first_block;
     }
   }
 
@@ -42,7 +42,7 @@ struct ChunkCodes {
     if (IsTablePacked(kType)) return 1.0f;
     switch (kBits) {
       case 4: return HasSignedCodes(kType) || block % 2 == 1 ? 16.0f : 1.0f;
-      case 5: return block % 2 == 1 ? 8.0f : 1.0f;
+      case 5: return HasSignedCodes(kType) || block % 2 == 1 ? 8.0f : 1.0f;
       case 6: return 4.0f;
       default: return 1.0f;
     }
@@ -62,11 +62,12 @@ struct ChunkCodes {
              : HasSignedCodes(kType) ? word(block / 2) << 4 & 0xF0F0F0F0u
                                      : word(block / 2) & 0x0F0F0F0Fu;
     } else if constexpr (kBits == 5) {
-      // The bit apart comes below an odd block's four bits, above an even one's.
-      const uint32_t bits = word(kBlocks / 2);
-      const int down = (block + 4) % 8 - (odd ? 3 : 4);
-      const uint32_t moved = down >= 0 ? bits >> down : bits << -down;
-      return odd ? (word(block / 2) & 0xF0F0F0F0u) | (moved & 0x08080808u) : (word(block / 2) & 0x0F0F0F0Fu) | (moved & 0x10101010u);
+      // The bit apart comes below the four others, or above them.
+      const bool is_lowest = odd || kSigned;
+      const int down = (block + 4) % 8 - (is_lowest ? 3 : 4);
+      const uint32_t bit = down >= 0 ? word(0) >> down : word(0) << -down;
+      const uint32_t others = word(1 + block / 2) << (is_lowest && !odd ? 4 : 0);
+      return is_lowest ? (others & 0xF0F0F0F0u) | (bit & 0x08080808u) : (others & 0x0F0F0F0Fu) | (bit & 0x10101010u);
     } else if constexpr (kBits == 6) {
       const int first = block / 4 * 3;
       if (block % 4 < 3) return word(first + block % 4) & 0xFCFCFCFCu;

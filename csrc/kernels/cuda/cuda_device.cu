@@ -47,6 +47,7 @@ class CudaRuntime : public cuda::CudaLauncher {
     cudaDeviceProp properties;
     Check(cudaGetDeviceProperties(&properties, 0), "its properties");
     name_ = properties.name;
+    architecture_ = "sm_" + std::to_string(properties.major * 10 + properties.minor);
     num_multiprocessors_ = properties.multiProcessorCount;
     Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
     for (cudaEvent_t& mark : marks_) Check(cudaEventCreate(&mark), "a mark");
@@ -66,6 +67,7 @@ class CudaRuntime : public cuda::CudaLauncher {
   CudaRuntime& operator=(const CudaRuntime&) = delete;
 
   std::string name() const { return name_; }
+  std::string architecture() const { return architecture_; }
   int num_multiprocessors() const { return num_multiprocessors_; }
   uint64_t total_bytes() const { return Memory().second; }
   uint64_t free_bytes() const { return Memory().first; }
@@ -177,6 +179,7 @@ class CudaRuntime : public cuda::CudaLauncher {
   }
 
   std::string name_;
+  std::string architecture_;
   int num_multiprocessors_ = 0;
   HostCopy copies_[2];
   Staged stages_[cuda::kNumStages];

@@ -50,14 +50,16 @@ class CudaLauncher {
 };
 
 // Each is compiled in one of the files stream_*.cu, so that they compile side by side.
-extern template void LaunchStream<PackedType::kQ4>(CudaLauncher&, int, const LinearOutput&, const Int8Rows&);
-extern template void LaunchStream<PackedType::kQ4Min>(CudaLauncher&, int, const LinearOutput&, const Int8Rows&);
-extern template void LaunchStream<PackedType::kQ4K>(CudaLauncher&, int, const LinearOutput&, const Int8Rows&);
-extern template void LaunchStream<PackedType::kQ5K>(CudaLauncher&, int, const LinearOutput&, const Int8Rows&);
-extern template void LaunchStream<PackedType::kQ6K>(CudaLauncher&, int, const LinearOutput&, const Int8Rows&);
-extern template void LaunchStream<PackedType::kTable>(CudaLauncher&, int, const LinearOutput&, const Int8Rows&);
-extern template void LaunchStream<PackedType::kTableK>(CudaLauncher&, int, const LinearOutput&, const Int8Rows&);
-extern template void LaunchStream<PackedType::kTableExp>(CudaLauncher&, int, const LinearOutput&, const Int8Rows&);
-extern template void LaunchStream<PackedType::kQ8>(CudaLauncher&, int, const LinearOutput&, const Int8Rows&);
+extern template void LaunchStream<PackedType::kQ4>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
+extern template void LaunchStream<PackedType::kQ4Min>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
+extern template void LaunchStream<PackedType::kQ4K>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
+extern template void LaunchStream<PackedType::kQ5>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
+extern template void LaunchStream<PackedType::kQ5Min>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
+extern template void LaunchStream<PackedType::kQ5K>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
+extern template void LaunchStream<PackedType::kQ6K>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
+extern template void LaunchStream<PackedType::kTable>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
+extern template void LaunchStream<PackedType::kTableK>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
+extern template void LaunchStream<PackedType::kTableExp>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
+extern template void LaunchStream<PackedType::kQ8>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
 
 }  // namespace llmi::cuda

@@ -55,6 +55,7 @@ class EmulatedRuntime {
   EmulatedRuntime& operator=(const EmulatedRuntime&) = delete;
 
   std::string name() const { return "emulated"; }
+  std::string architecture() const { return "emulated"; }
   int num_multiprocessors() const { return 1; }
   uint64_t total_bytes() const { return kRegionBytes; }
   uint64_t free_bytes() const {

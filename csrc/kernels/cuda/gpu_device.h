@@ -31,6 +31,7 @@
 #include "kernels/cuda/span_kernel.h"
 #include "kernels/cuda/step_kernels.h"
 #include "kernels/cuda/stream_launch.h"
+#include "kernels/cuda/stream_table.h"
 #include "kernels/dispatch/device.h"
 
 namespace llmi::cuda {
@@ -164,7 +165,10 @@ class GpuDevice final : public Device {
       }
       const LinearOutput output = {part.weights, part.bias, args.num_rows, args.out + part.out_column, args.out_stride, args.accumulate};
       if (part.weights.in_chunks) {
-        LaunchStreamLinear<typename Runtime::Launcher>(Busy(), runtime_.num_multiprocessors(), output, {args.quantized});
+        const PackedView& w = part.weights;
+        const StreamVariant variant = stream_choices_.Of(w.type, w.num_rows, w.num_cols, args.num_rows);
+        LaunchStreamLinear<typename Runtime::Launcher>(Busy(), {variant.rows, variant.blocks * runtime_.num_multiprocessors()}, output,
+                                                       {args.quantized});
         continue;
       }
       const int64_t num_tiles = NumTiles(part.weights.num_rows);
@@ -563,6 +567,7 @@ class GpuDevice final : public Device {
   const DeviceOptions options_;
   std::optional<CublasLt> cublas_lt_;  // outlives the stream that it uses
   Runtime runtime_;
+  StreamChoices stream_choices_{kStreamTable, runtime_.architecture(), forced_stream_variant};
   // They outlive the buffers, which forget them when they are freed.
   std::map<RecordingKey, typename Runtime::Recording> recordings_;
   std::set<RecordingKey> warmed_up_;

@@ -55,6 +55,7 @@ struct MatrixLinearKernel {
       typename Warp::template PerLane<LaneScales> scales;
       warp.ForEachLane([&](int lane) {
         LoadWeights(w, tile, index, lane, &first_half[lane], &second_half[lane]);
+        LLMI_UNROLL
         for (int half = 0; half < 2; ++half) {
           scales[lane].of[half] = Int8Rows::ScalesOf(reference::RowOf(w, tile, MatrixRow(lane, 2 * half)), index);
         }
@@ -76,6 +77,7 @@ struct MatrixLinearKernel {
           multiply(rows.x.codes);
           if (rows.x.low != nullptr) {
             warp.ForEachLane([&](int lane) {
+              LLMI_UNROLL
               for (int i = 0; i < 4; ++i) {
                 dots_first[lane].values[i] *= 256;
                 dots_second[lane].values[i] *= 256;
@@ -84,6 +86,7 @@ struct MatrixLinearKernel {
             multiply(rows.x.low);
           }
           warp.ForEachLane([&](int lane) {
+            LLMI_UNROLL
             for (int i = 0; i < 4; ++i) {
               const int64_t row = group_row + MatrixColumn(lane, i);
               if (row >= output.num_rows) continue;
@@ -98,6 +101,7 @@ struct MatrixLinearKernel {
     warp.ForEachLane([&](int lane) {
       LLMI_UNROLL
       for (int group = 0; group < kMatrixGroups; ++group) {
+        LLMI_UNROLL
         for (int i = 0; i < 4; ++i) {
           output.Store(first_row + group * kMatrixColumns + MatrixColumn(lane, i), tile_index * kTileRows + MatrixRow(lane, i),
                        totals[lane].values[group][i]);
@@ -108,6 +112,7 @@ struct MatrixLinearKernel {
 
   // A lane's part of a block: words of four columns, of two rows of the tile, for each half of the block.
   LLMI_HD static void LoadWeights(const PackedView& w, const uint8_t* tile, int64_t index, int lane, MatrixA* first, MatrixA* second) {
+    LLMI_UNROLL
     for (int half = 0; half < 2; ++half) {
       const reference::PackedRow row = reference::RowOf(w, tile, lane / 4 + 8 * half);
       first->rows[half] = Int8Rows::LoadWord(row, index, lane % 4);

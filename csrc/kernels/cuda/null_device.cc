@@ -27,6 +27,7 @@ class NullRuntime {
   NullRuntime& operator=(const NullRuntime&) = delete;
 
   std::string name() const { return "null"; }
+  std::string architecture() const { return "null"; }
   int num_multiprocessors() const { return 132; }  // as many as an H100 has
   uint64_t total_bytes() const { return kTotalBytes; }
   uint64_t free_bytes() const {

@@ -15,6 +15,7 @@
 #include "kernels/cuda/chunk_parts.h"
 #include "kernels/cuda/linear_kernels.h"
 #include "kernels/cuda/stream.h"
+#include "kernels/cuda/stream_choices.h"
 #include "kernels/cuda/warp.h"
 #include "kernels/layout/chunks.h"
 
@@ -22,10 +23,9 @@ namespace llmi::cuda {
 
 constexpr int kStreamRows = 64;  // of x in a block
 
-// The instruction has 8 columns for rows of x. Up to four rows stand in the even ones, so a lane has one row's sums; else it has those of
-// two rows of each group of 8.
-enum class StreamRowsForm : uint8_t { kFour, kEight, kSixteen };
-
+// The instruction has 8 columns for rows of x. Up to four rows (StreamRowsForm::kFour) stand in the even ones, so a lane has one row's
+// sums; else it has those of two rows of each group of 8.
+//
 // Block x: every grid_x-th tile; y: 64 rows of x.
 // kIsWhole: all chunks are, so nothing needs a guard.
 template <PackedType kType, ActivationForm kForm, StreamRowsForm kRows, bool kIsWhole>

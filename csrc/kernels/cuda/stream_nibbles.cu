@@ -3,7 +3,7 @@
 
 namespace llmi::cuda {
 
-template void LaunchStream<PackedType::kQ4>(CudaLauncher&, int, const LinearOutput&, const Int8Rows&);
-template void LaunchStream<PackedType::kQ4Min>(CudaLauncher&, int, const LinearOutput&, const Int8Rows&);
+template void LaunchStream<PackedType::kQ4>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
+template void LaunchStream<PackedType::kQ4Min>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
 
 }  // namespace llmi::cuda

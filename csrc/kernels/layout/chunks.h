@@ -9,7 +9,7 @@
 //   8 bits: a piece is a block
 //   4 bits: a piece is two blocks, the first in the low halves of the bytes
 //   4 bits of a table: a piece is two blocks, the first in the low halves of the words (ChunkTableCode)
-//   5 bits: the same as 4 bits, then a piece with a bit of each of the eight blocks (ChunkFieldOf)
+//   5 bits: first a piece with a bit of each of up to eight blocks, then the other four bits of each (ChunkFieldOf)
 //   6 bits: three pieces are four blocks (ChunkFieldOf)
 //   scales: [16 rows][blocks of the chunk], then, with minima, as many minima: fp16, or bytes, two for a block whose halves have their own
 //   of a super-block, [16 rows] fp16 d, or d and d_min
@@ -32,6 +32,8 @@ LLMI_HD static constexpr bool HasChunksPacked(PackedType type) {
     case PackedType::kQ4:
     case PackedType::kQ4Min:
     case PackedType::kQ4K:
+    case PackedType::kQ5:
+    case PackedType::kQ5Min:
     case PackedType::kQ5K:
     case PackedType::kQ6K:
     case PackedType::kTable:
@@ -46,7 +48,8 @@ LLMI_HD static constexpr int PackedBits(PackedType type) { return PackedLowBits(
 LLMI_HD static constexpr bool HasSignedCodes(PackedType type) { return PackedOffset(type) != 0; }
 
 LLMI_HD static constexpr int64_t ChunkCodeBytes(PackedType type, int64_t num_blocks) {
-  return (num_blocks * PackedBits(type) + 7) / 8 * kChunkPieceBytes;
+  const int64_t pieces = PackedBits(type) == 5 ? (num_blocks + 1) / 2 + 1 : (num_blocks * PackedBits(type) + 7) / 8;
+  return pieces * kChunkPieceBytes;
 }
 LLMI_HD static constexpr int64_t ChunkSuperBytes(PackedType type) {
   return !IsSuperBlockPacked(type) ? 0 : HasMinimumPacked(type) ? 64 : 32;
@@ -89,15 +92,18 @@ LLMI_HD static constexpr int NumChunkFields(PackedType type, int64_t block) {
   const int bits = PackedBits(type);
   return bits == 5 ? 2 : bits == 6 && block % 4 == 3 ? 3 : 1;
 }
-// 5 bits: an even block's highest bit, an odd block's lowest, so that the instruction's byte needs one shift of the bits at most.
-// 6 bits: the highest bits of three pieces are three blocks; the fourth has the two lowest bits of each.
+// 5 bits: the first piece has an odd block's lowest bit and an even block's highest, or lowest if codes are signed, so that the
+// instruction's byte needs few shifts. 6 bits: the highest bits of three pieces are three blocks; the fourth has the two lowest bits of
+// each.
 LLMI_HD static constexpr ChunkField ChunkFieldOf(PackedType type, int64_t block, int index) {
   const int odd = static_cast<int>(block % 2);
   switch (PackedBits(type)) {
     case 4: return {block / 2, 0, 4, odd * 4};
-    case 5:
-      if (index == 0) return {block / 2, odd, 4, odd * 4};
-      return {kChunkBlocks / 2, odd == 1 ? 0 : 4, 1, static_cast<int>(block + 4) % 8};
+    case 5: {
+      const bool has_lowest = odd == 1 || HasSignedCodes(type);
+      if (index == 0) return {1 + block / 2, has_lowest ? 1 : 0, 4, odd * 4};
+      return {0, has_lowest ? 0 : 4, 1, static_cast<int>(block + 4) % 8};
+    }
     case 6:
       if (block % 4 < 3) return {block / 4 * 3 + block % 4, 0, 6, 2};
       return {block / 4 * 3 + index, 4 - 2 * index, 2, 0};
