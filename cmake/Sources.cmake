@@ -13,7 +13,7 @@ set(LLMI_CORE_SOURCES
   cache/block_pool.cc cache/kv_cache.cc cache/kv_groups.cc cache/kv_swap.cc cache/prefix_tree.cc
   model/checkpoints/awq.cc model/checkpoints/bitsandbytes.cc model/checkpoints/checkpoint.cc model/checkpoints/codes.cc
   model/checkpoints/compressed_tensors.cc model/checkpoints/fp8.cc model/checkpoints/gptq.cc
-  model/checkpoints/matrix.cc model/checkpoints/parts.cc model/checkpoints/registry.cc model/checkpoints/scheme.cc
+  model/checkpoints/matrix.cc model/checkpoints/mxfp4.cc model/checkpoints/parts.cc model/checkpoints/registry.cc model/checkpoints/scheme.cc
   model/checkpoints/tensor_list.cc model/checkpoints/torchao.cc
   model/attention_capture.cc model/attention_layer.cc model/decoder.cc model/decoder_head.cc model/eagle.cc model/eagle_loader.cc model/drafter_tensors.cc model/medusa.cc model/medusa_loader.cc model/dequantize.cc model/expert_layer.cc model/expert_use.cc model/head_tiles.cc model/work.cc
   model/file_kind.cc model/grid_blocks.cc model/grids.cc model/inert.cc model/layer_pass.cc model/loader.cc model/mlp_layer.cc model/pack.cc

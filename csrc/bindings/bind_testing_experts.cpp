@@ -88,7 +88,7 @@ FloatArray TestMix(const std::string& table, const std::string& dtype, const py:
   const int64_t padded = NumTiles(size) * kTileRows;
   view.shape = {static_cast<uint64_t>(all_rows), static_cast<uint64_t>(num_cols)};
   const RowMap rows = {num_experts * padded, [=](int64_t row) { return row % padded < size ? row / padded * size + row % padded : -1; }};
-  const PackedMatrix matrix(context, view, WeightFormat::kAsStored, &rows);
+  const PackedMatrix matrix(context, view, WeightFormat::kAsStored, &rows, nullptr, true);
   std::vector<float> padded_bias(static_cast<size_t>(num_experts * padded));
   for (int64_t i = 0; bias && i < all_rows; ++i) padded_bias[static_cast<size_t>(i / size * padded + i % size)] = bias->data()[i];
 

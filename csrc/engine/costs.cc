@@ -19,18 +19,64 @@ constexpr int kCostRounds = 3;
 constexpr int kUnitSteps = 3;
 constexpr int64_t kCostRows[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
 
+// Weights that a token is multiplied with.
+struct WeightCounts {
+  double all = 0;
+  double of_experts = 0;
+};
+
+double CountOf(const MlpSpec& mlp, int64_t hidden) {
+  return static_cast<double>((mlp.gated ? 3 : 2) * mlp.size) * static_cast<double>(hidden);
+}
+
+WeightCounts CountWeights(const ModelSpec& spec) {
+  const auto hidden = static_cast<double>(spec.hidden_size);
+  WeightCounts counts = {.all = hidden * static_cast<double>(spec.vocab_size)};
+  for (const LayerSpec& layer : spec.layers) {
+    counts.all += 2 * hidden * static_cast<double>((spec.num_heads + spec.num_kv_heads) * spec.head_dim);
+    counts.all += CountOf(layer.mlp, spec.hidden_size);
+    const double experts = static_cast<double>(layer.moe.num_used) * CountOf(layer.moe.expert, spec.hidden_size);
+    counts.all += experts;
+    counts.of_experts += experts;
+  }
+  return counts;
+}
+
+// How many times as many experts rows read as one row does, where each takes its experts anew.
+double ReadExperts(const ModelSpec& spec, int64_t num_rows) {
+  const auto layer = std::ranges::find_if(spec.layers, &LayerSpec::has_experts);
+  const double share = static_cast<double>(layer->moe.num_used) / static_cast<double>(layer->moe.num_experts);
+  double unread = 1;
+  for (int64_t row = 0; row < num_rows; ++row) unread *= 1 - share;
+  return (1 - unread) / share;
+}
+
+// c(M) over c(1) of a dense model. With 16-bit activations more rows cost more (SmolLM2: 1.05, 1.08, 1.31, 1.44, 1.48, 1.55 times 8 bits
+// for 1, 2, 4, 8, 16, 32 rows).
+CostCurve TableOf(const KernelContext& context, const ModelSpec& spec) {
+  std::vector<CostCurve::Point> points = {{1, 1.0}, {2, 1.05}, {4, 1.2}, {8, 1.8}, {16, 3.2}, {32, 6.0}};
+  if (context.wide_activations) points = {{1, 1.0}, {2, 1.1}, {4, 1.5}, {8, 2.5}, {16, 4.6}, {32, 8.9}};
+  const WeightCounts counts = CountWeights(spec);
+  if (counts.of_experts == 0) return CostCurve(std::move(points));
+  // Of experts, more rows read more.
+  const double share = counts.of_experts / counts.all;
+  for (CostCurve::Point& point : points) {
+    const double experts = std::max(point.seconds, ReadExperts(spec, point.num_rows));
+    point.seconds = (1 - share) * point.seconds + share * experts;
+  }
+  return CostCurve(std::move(points));
+}
+
 }  // namespace
 
 StepCosts::StepCosts(const KernelContext& context, Decoder& decoder, KvCache& cache, int64_t max_num_rows, std::function<void()> check)
-    : context_(context), decoder_(decoder), cache_(cache), max_num_rows_(max_num_rows), check_(std::move(check)) {
-  recorded_.curve = Recorded(context);
-}
-
-// With 16-bit activations more rows cost more (SmolLM2: 1.05, 1.08, 1.31, 1.44, 1.48, 1.55 times 8 bits for 1, 2, 4, 8, 16, 32 rows).
-const CostCurve& StepCosts::Recorded(const KernelContext& context) {
-  static const CostCurve costs({{1, 1.0}, {2, 1.05}, {4, 1.2}, {8, 1.8}, {16, 3.2}, {32, 6.0}});
-  static const CostCurve wide_costs({{1, 1.0}, {2, 1.1}, {4, 1.5}, {8, 2.5}, {16, 4.6}, {32, 8.9}});
-  return context.wide_activations ? wide_costs : costs;
+    : context_(context),
+      decoder_(decoder),
+      cache_(cache),
+      max_num_rows_(max_num_rows),
+      check_(std::move(check)),
+      table_(TableOf(context, decoder.spec())) {
+  recorded_.curve = table_;
 }
 
 const CostCurve& StepCosts::Curve() {
@@ -90,9 +136,9 @@ void StepCosts::Learn(const StepShape& step, double seconds) {
 // The recorded curve's unit is that of the fastest of the first plain steps: the very first one runs with cold caches.
 void StepCosts::TakeUnit(const StepShape& step, double seconds) {
   if (recorded_.num_steps == kUnitSteps || step.num_prompts > 0 || step.drafted) return;
-  const double unit = seconds / Recorded(context_).Seconds(step.num_rows);
+  const double unit = seconds / table_.Seconds(step.num_rows);
   recorded_.unit_seconds = recorded_.num_steps++ == 0 ? unit : std::min(recorded_.unit_seconds, unit);
-  std::vector<CostCurve::Point> points = Recorded(context_).points();
+  std::vector<CostCurve::Point> points = table_.points();
   for (CostCurve::Point& point : points) point.seconds *= recorded_.unit_seconds;
   recorded_.curve = CostCurve(std::move(points));
 }

@@ -31,8 +31,8 @@ class StepCosts {
   const CostCurve& Curve();
   // c(M) as far as it is known without measuring: measured if it was, else Recorded, scaled to the steps seen. Never empty.
   const CostCurve& CurveSoFar() const { return curve_.empty() ? recorded_.curve : curve_; }
-  // c(M) over c(1) as it was measured on other machines: a function of the engine's options alone.
-  static const CostCurve& Recorded(const KernelContext& context);
+  // c(M) over c(1) as it was measured on other machines: a function of the engine's options and the model's spec alone.
+  const CostCurve& Recorded() const { return table_; }
   // c(1), c(2), ... up to the largest measured size, for length policies. Measures like Curve.
   const std::vector<double>& SecondsByRows();
 
@@ -61,6 +61,7 @@ class StepCosts {
   KvCache& cache_;
   const int64_t max_num_rows_;
   const std::function<void()> check_;
+  const CostCurve table_;  // Recorded()
   CostCurve curve_;
   struct {
     CostCurve curve;  // in the time of plain steps

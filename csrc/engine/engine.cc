@@ -85,6 +85,7 @@ CostCurve Engine::Costs() {
 }
 
 ExpertCounts Engine::ExpertUses() {
+  CheckArgument(context_.device == nullptr, "expert_use: experts are counted on the CPU alone");
   ExpertCounts counts;
   commands_.Execute([&] { counts = decoder_->expert_counts(); });
   return counts;

@@ -154,10 +154,7 @@ void Decoder::RunLayer(const LayerPass& pass, KvCache& cache, const ForwardBatch
                  {cache.View(static_cast<int>(layer)), segments_[group].data(), static_cast<int64_t>(segments_[group].size()), batch},
                  result);
   if (spec.has_experts()) {
-    const auto index = static_cast<size_t>(layer);
-    const int64_t reads = expert_use_.counts().reads[index];
     ExpertLayer(pass, layer, weights, &expert_use_);
-    work_.AddExperts(layer, expert_use_.counts().reads[index] - reads, pass.num_rows * spec.moe.num_used);
   } else {
     MlpLayer(pass, spec, weights);
   }
@@ -235,6 +232,16 @@ void Decoder::KeepRows(const KernelContext& context, const std::vector<size_t>& 
   for (std::vector<float>& tap : result->taps) tap.resize(rows.size() * hidden);
 }
 
+// Which experts a device read is not known here: it counts as many as may be.
+void Decoder::CountExperts(const KernelContext& context, int64_t num_rows) {
+  for (int64_t layer = 0; layer < spec_.num_layers(); ++layer) {
+    const MoeSpec& moe = spec_.layers[static_cast<size_t>(layer)].moe;
+    const int64_t num_pairs = num_rows * moe.num_used;
+    const int64_t num_read = context.device != nullptr ? std::min(num_pairs, moe.num_experts) : expert_use_.TakeReads(layer);
+    work_.AddExperts(layer, num_read, num_pairs);
+  }
+}
+
 ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, const DrawBatch* draw) {
   ForwardResult result;
   FindSegments(batch);
@@ -273,6 +280,7 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
   }
   if (draw != nullptr) result.ticket = context.device->EndDraw();
   work_.AddForward(batch, cache.groups());
+  CountExperts(context, batch.num_rows());
   return result;
 }
 

@@ -100,6 +100,7 @@ class Decoder {
   void Tap(const LayerPass& pass, const ForwardBatch& batch, int64_t layer, ForwardResult* result) const;
   void CopyRows(const LayerPass& pass, const std::vector<int32_t>& rows, std::vector<float>* to) const;
   void Keep(const LayerPass& pass, const ForwardBatch& batch, int layer);
+  void CountExperts(const KernelContext& context, int64_t num_rows);
   void TakeWanted(const LayerPass& pass, const PassIds& ids, int64_t num_wanted) const;
   // Returns the number of tiles that it reads.
   int64_t Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* out, const Shortlist* shortlist);

@@ -118,7 +118,7 @@ void ExpertLayer(const LayerPass& pass, int64_t layer, const LayerWeights& weigh
     const MlpInput input =
         ReadMlpRows(pass, spec, weights, rows, {&gate, &weights.experts.up.matrix, &weights.mlp.gate.matrix, &weights.mlp.up.matrix});
     const Routed routed = RouteRows(pass, moe, weights, input.x, rows.count);
-    use->Count(layer, rows.begin, routed.pairs);
+    if (pass.context.device == nullptr) use->Count(layer, rows.begin, routed.pairs);
     float* mixed = Floats(pass.context, pass.workspace.mixed, rows.count * pass.spec.hidden_size);
     MixExperts(pass, moe, weights.experts, routed, input, mixed);
     if (spec.mlp.size > 0) {

@@ -9,7 +9,7 @@
 
 namespace llmi {
 
-// Adds the experts of the layer to the residual stream, and counts in `use` which of them the rows used. layer: its number.
+// Adds the experts of the layer to the residual stream, and on the CPU counts in `use` which of them the rows used. layer: its number.
 void ExpertLayer(const LayerPass& pass, int64_t layer, const LayerWeights& weights, ExpertUse* use);
 
 }  // namespace llmi

@@ -1,10 +1,11 @@
 #include "model/expert_use.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace llmi {
 
-ExpertUse::ExpertUse(const ModelSpec& spec) : last_(spec.layers.size()) {
+ExpertUse::ExpertUse(const ModelSpec& spec) : taken_(spec.layers.size()), last_(spec.layers.size()) {
   int64_t before = 0;
   for (const LayerSpec& layer : spec.layers) {
     const int64_t num_experts = layer.moe.num_experts;
@@ -14,6 +15,11 @@ ExpertUse::ExpertUse(const ModelSpec& spec) : last_(spec.layers.size()) {
     num_used_.push_back(layer.moe.num_used);
     before = num_experts;
   }
+}
+
+int64_t ExpertUse::TakeReads(int64_t layer) {
+  const auto index = static_cast<size_t>(layer);
+  return counts_.reads[index] - std::exchange(taken_[index], counts_.reads[index]);
 }
 
 void ExpertUse::Count(int64_t layer, int64_t row, const ExpertPairs& pairs) {

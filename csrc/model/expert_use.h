@@ -26,10 +26,13 @@ class ExpertUse {
   // Rows [row, row + pairs.num_rows) of a forward in this layer. The layers of a forward must come in order.
   void Count(int64_t layer, int64_t row, const ExpertPairs& pairs);
   const ExpertCounts& counts() const { return counts_; }
+  // ExpertCounts::reads of a layer since the last call.
+  int64_t TakeReads(int64_t layer);
 
  private:
   ExpertCounts counts_;
   std::vector<int64_t> num_used_;           // by layer
+  std::vector<int64_t> taken_;              // reads that TakeReads has told, by layer
   std::vector<std::vector<int32_t>> last_;  // by layer: the experts of each row of its latest forward
 };
 

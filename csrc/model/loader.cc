@@ -87,10 +87,6 @@ void RefuseUnread(const std::string& path, const RecordedTensors& tensors, const
 
 std::unique_ptr<Decoder> LoadDecoder(const KernelContext& context, const ModelFiles& files, ModelSpec spec, WeightFormat format,
                                      const std::vector<int64_t>& layers, const Admission& admit, const std::atomic<bool>* dropped) {
-  const bool has_experts = std::ranges::any_of(spec.layers, [](const LayerSpec& layer) { return layer.has_experts(); });
-  if (has_experts && context.device != nullptr) {
-    throw Error(ErrorKind::kUnsupportedModel, files.path() + ": a device runs no models with experts yet: take device='cpu'", "device");
-  }
   if (files.gguf() != nullptr) RequireModel(*files.gguf());
   const std::unique_ptr<Checkpoint> checkpoint = OpenCheckpoint(files, spec.quantization);
   // All tensors of the model are read through this one object.

@@ -200,21 +200,22 @@ AlignedBuffer PlaceWeights(const KernelContext& context, const void* data, size_
   return copy;
 }
 
-PackedForm PackedFormOf(const KernelContext& context, DType dtype, WeightFormat format, int64_t num_rows, int64_t num_cols) {
+PackedForm PackedFormOf(const KernelContext& context, DType dtype, WeightFormat format, int64_t num_rows, int64_t num_cols, bool tiles) {
   PackedType type = PackedTypeOf(dtype, format);
-  if (context.device != nullptr) type = context.device->OwnForm(type);
-  const bool in_chunks = context.device != nullptr && HasChunksPacked(type);
+  const bool has_own_form = context.device != nullptr && !tiles;
+  if (has_own_form) type = context.device->OwnForm(type);
+  const bool in_chunks = has_own_form && HasChunksPacked(type);
   const int64_t tile_bytes = in_chunks ? ChunkTileBytes(type, num_cols) : PackedTileBytes(type, num_cols);
   return {type, in_chunks, static_cast<uint64_t>(NumTiles(num_rows)) * static_cast<uint64_t>(tile_bytes)};
 }
 
 PackedMatrix::PackedMatrix(const KernelContext& context, const TensorView& source, WeightFormat format, const RowMap* row_map,
-                           MemorySource* arena)
+                           MemorySource* arena, bool tiles)
     : num_rows_(row_map != nullptr ? row_map->num_rows : static_cast<int64_t>(source.shape[0])),
       num_cols_(static_cast<int64_t>(source.shape[1])),
       source_dtype_(source.dtype) {
   CheckColumns(source, StoredType(source.dtype, format));
-  const auto [type, in_chunks, total_bytes] = PackedFormOf(context, source.dtype, format, num_rows_, num_cols_);
+  const auto [type, in_chunks, total_bytes] = PackedFormOf(context, source.dtype, format, num_rows_, num_cols_, tiles);
   type_ = type;
   in_chunks_ = in_chunks;
   if (IsTablePacked(type)) table_ = CodeTableOf(source.dtype);

@@ -42,9 +42,10 @@ class PackedMatrix {
   // Packs the rows of `source` [num_rows, num_cols] as `rows` says (null: as stored).
   // The file is read piece by piece, so that memory holds one copy.
   // arena: host memory to pack into; must outlive the matrix. Null: allocate. Ignored when the context has a device.
+  // tiles: in the CPU's tiles on a device, too.
   // Throws Error(kOutOfMemory) with the arithmetic, Error(kModelFile) if the file cannot be read.
   PackedMatrix(const KernelContext& context, const TensorView& source, WeightFormat format, const RowMap* rows = nullptr,
-               MemorySource* arena = nullptr);
+               MemorySource* arena = nullptr, bool tiles = false);
 
   PackedView view() const { return {type_, num_rows_, num_cols_, data_.data(), table_, in_chunks_}; }
   uint64_t num_bytes() const { return data_.size(); }
@@ -69,7 +70,8 @@ struct PackedForm {
   bool in_chunks;
   uint64_t num_bytes;
 };
-PackedForm PackedFormOf(const KernelContext& context, DType dtype, WeightFormat format, int64_t num_rows, int64_t num_cols);
+PackedForm PackedFormOf(const KernelContext& context, DType dtype, WeightFormat format, int64_t num_rows, int64_t num_cols,
+                        bool tiles = false);
 
 // The type of a matrix before it is packed: its own, or the one that `format` quantises it to.
 DType StoredType(DType dtype, WeightFormat format);

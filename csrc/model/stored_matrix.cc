@@ -104,6 +104,7 @@ DType StoredMatrixType(const TensorFile& file, const TensorSlot& slot) { return 
 StoredMatrix::StoredMatrix(const TensorFile& file, const TensorSlot& slot) {
   const std::vector<const TensorView*> views = ViewsOf(file, slot);
   view_ = *views[0];
+  if (view_.shape.size() == 1) view_.shape.insert(view_.shape.begin(), 1);
   if (views.size() > 1) {
     auto stack = std::make_unique<Stack>(views, CommonType(views));
     view_ = {slot.binding.name, CommonType(views), {views.size(), view_.shape[0], view_.shape[1]}, stack->num_bytes(), 0, stack.get()};

@@ -59,7 +59,7 @@ class Loader {
     const StoredMatrix stored(file_, slot);
     const TensorView& view = stored.view();
     const RowMap rows = {slot.packed_rows(), [&slot](int64_t row) { return slot.FileRow(row); }};
-    return {context_, view, format, slot.keeps_rows(static_cast<int64_t>(view.shape[0])) ? nullptr : &rows, arena};
+    return {context_, view, format, slot.keeps_rows(static_cast<int64_t>(view.shape[0])) ? nullptr : &rows, arena, slot.num_experts > 0};
   }
 
   void Store(const TensorSlot& slot) const {
@@ -166,6 +166,8 @@ using Rows = std::pair<int64_t, int64_t>;
 struct TensorUse {
   const TensorSlot* first = nullptr;
   std::vector<Rows> read;
+  // Bindings that read rows of each period: by its length and number of periods, the rows of the first one.
+  std::map<std::pair<int64_t, int64_t>, std::vector<Rows>> periodic;
 };
 
 // A spec may cut its tensors into no more pieces than this in all: each takes time and memory to check, a tensor of its own more than rows.
@@ -178,15 +180,28 @@ void CountPieces(const TensorSlot& slot, int64_t count, int64_t* num_pieces) {
   throw Error(ErrorKind::kUnsupportedModel, "the spec's " + slot.place + " cuts tensors into too many pieces", slot.place);
 }
 
-void AddRows(const TensorSlot& slot, std::vector<Rows>* read, int64_t* num_pieces) {
+void AddRows(const TensorSlot& slot, TensorUse* use) {
   const RowOrder& order = slot.binding.order;
   const bool whole = order.head_rows == 0 || order.head_stride == 0 || order.head_stride == order.head_rows;
-  if (whole) return read->push_back({order.first_row, order.first_row + slot.num_rows});
-  const int64_t num_heads = slot.num_rows / order.head_rows;
-  CountPieces(slot, num_heads, num_pieces);
-  for (int64_t head = 0; head < num_heads; ++head) {
-    const int64_t begin = order.first_row + head * order.head_stride;
-    read->push_back({begin, begin + order.head_rows});
+  if (whole) return use->read.push_back({order.first_row, order.first_row + slot.num_rows});
+  use->periodic[{order.head_stride, slot.num_rows / order.head_rows}].push_back({order.first_row, order.first_row + order.head_rows});
+}
+
+// Makes rows of all periods of what was read of the first one: one piece if that is the whole period.
+void ReadPeriods(TensorUse* use, int64_t* num_pieces) {
+  for (auto& [period, rows] : use->periodic) {
+    const auto& [length, count] = period;
+    std::sort(rows.begin(), rows.end());
+    int64_t end = 0;
+    for (const Rows& part : rows) end = part.first <= end ? std::max(end, part.second) : end;
+    if (end == length && rows.back().second <= length) {
+      use->read.emplace_back(0, count * length);
+      continue;
+    }
+    CountPieces(*use->first, count * static_cast<int64_t>(rows.size()), num_pieces);
+    for (int64_t i = 0; i < count; ++i) {
+      for (const Rows& part : rows) use->read.emplace_back(part.first + i * length, part.second + i * length);
+    }
   }
 }
 
@@ -203,6 +218,11 @@ int64_t NumRows(const std::string& name, std::vector<Rows>* read) {
     end = std::max(end, rows.second);
   }
   return end;
+}
+
+// A matrix of one row may be stored as a vector.
+bool FitsOneRow(const TensorSlot& slot, const std::vector<uint64_t>& shape) {
+  return slot.num_rows == 1 && slot.binding.order == RowOrder{} && shape.size() == 1 && shape[0] == static_cast<uint64_t>(slot.num_cols);
 }
 
 // A vector of some heads may be stored as a matrix with a row for each, a single value without a dimension.
@@ -261,13 +281,14 @@ std::vector<Expected> ExpectedOf(const std::vector<TensorSlot>& slots) {
         CountPieces(slot, kPiecesOfName, &num_pieces);
         use.read.emplace_back(0, slot.rows_of_each());
       } else {
-        AddRows(slot, &use.read, &num_pieces);
+        AddRows(slot, &use);
       }
     }
   }
   std::vector<Expected> expected;
   for (const std::string& name : order) {
     TensorUse& use = uses[name];
+    ReadPeriods(&use, &num_pieces);
     expected.push_back({{name, ShapeOf(*use.first, name, NumRows(name, &use.read))}, use.first});
   }
   return expected;
@@ -289,7 +310,7 @@ WeightPlan PlanWeights(const KernelContext& context, const TensorFile& file, con
       continue;
     }
     const DType dtype = StoredMatrixType(file, slot);
-    const PackedForm form = PackedFormOf(context, dtype, FormatOf(slot, format), slot.packed_rows(), slot.num_cols);
+    const PackedForm form = PackedFormOf(context, dtype, FormatOf(slot, format), slot.packed_rows(), slot.num_cols, slot.num_experts > 0);
     plan.bytes_by_type[PackedTypeName(form.type)] += form.num_bytes;
   }
   return plan;
@@ -306,7 +327,9 @@ void LocateWeights(const TensorFile& file, const ModelSpec& spec) {
   for (const Expected& expected : ExpectedOf(slots)) {
     const auto& [name, shape] = expected.tensor;
     const TensorView& view = FoundTensor(file, name);
-    if (view.shape == shape || (!expected.slot->is_matrix() && FitsVector(*expected.slot, view.shape, shape[0]))) continue;
+    const bool fits =
+        expected.slot->is_matrix() ? FitsOneRow(*expected.slot, view.shape) : FitsVector(*expected.slot, view.shape, shape[0]);
+    if (view.shape == shape || fits) continue;
     throw Error(ErrorKind::kModelFile, "tensor '" + name + "' has shape " + ShapeText(view.shape) + ", the config says " + ShapeText(shape),
                 name);
   }

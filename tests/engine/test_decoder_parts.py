@@ -134,7 +134,7 @@ def exchanged(spec: Spec, other: Spec, place: tuple[Any, ...]) -> Spec:
 
 def is_read(spec: Spec, place: tuple[Any, ...]) -> bool:
     layer = spec["layers"][0]
-    unread = {"gate"} if not layer["mlp"].get("gated", True) else set()
+    unread = {"gate"} if not layer.get("mlp", {}).get("gated", True) else set()
     return place[-1] not in (unread | {"mlp_norm"} if layer.get("mlp_reads_attention_norm") else unread)
 
 

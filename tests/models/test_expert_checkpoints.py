@@ -105,7 +105,6 @@ def write(path: Path, config: dict[str, Any], tensors: Tensors) -> Path:
     return path
 
 
-@pytest.mark.xfail(reason="the core does not read gpt-oss' blocks yet")
 def test_blocks_and_scales_of_gpt_oss(tmp_path: Path, families: Path) -> None:
     from tiny_families import make
 

@@ -168,12 +168,7 @@ def test_there_are_enough() -> None:
         assert entry["source"].count("/") >= 2 and " at " in entry["source"]
 
 
-def marked(name: str) -> Any:
-    is_gpt_oss = pytest.mark.xfail(reason="the core does not cut gpt-oss' stacks yet")
-    return pytest.param(name, marks=is_gpt_oss) if name.startswith("openai/gpt-oss") else name
-
-
-@pytest.mark.parametrize("name", [marked(name) for name in (*PUBLISHED, *CONFIGS)])
+@pytest.mark.parametrize("name", [*PUBLISHED, *CONFIGS])
 def test_published_config(name: str, tmp_path: Path) -> None:
     config = PUBLISHED[name]["config"] if name in PUBLISHED else CONFIGS[name]
     (tmp_path / "config.json").write_text(json.dumps(config))

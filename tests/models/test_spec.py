@@ -72,6 +72,14 @@ def rich() -> TinyModel:
     return model
 
 
+def with_experts() -> TinyModel:
+    """A model with all that layers of experts may have."""
+    experts = {"stored": "fused", "biases": True, "shared": 48, "gate": True, "activation": "swiglu_clamped"}
+    router = {"score": "sigmoid", "choice_bias": True, "num_groups": 4, "used_groups": 2, "group_score": "top2", "renormalise": True}
+    numbers = {"least_sum": 0.1, "sum_epsilon": 1e-20, "factor": 1.5, "mixer_threshold": 0.5, "activation_values": [0.7, 1.702, 1.0]}
+    return TinyModel({"experts": experts | router | numbers})
+
+
 def leaves(node: Any, place: Place = ()) -> Iterator[Place]:
     """The places of all values that are no objects, and of all objects and lists."""
     if place:
@@ -115,11 +123,12 @@ def logits(decoder: Any) -> Array:
     return result
 
 
-def test_every_kind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", [rich(), with_experts()], ids=["rich", "experts"])
+def test_every_kind(model: TinyModel) -> None:
     """Each field of a rich spec with values of all other kinds, and each object with a field that it does not have."""
-    model = rich()
     numbers = _core.spec_numbers(model.json(), "model")
-    assert (numbers["num_layers"], numbers["hidden_size"], numbers["windows"]) == (2, HIDDEN, [7, 0])
+    assert (numbers["num_layers"], numbers["hidden_size"]) == (2, HIDDEN)
+    assert numbers["windows"] == ([0, 0] if "moe" in model.spec["layers"][0] else [7, 0])
     count = 0
     for place in leaves(model.spec):
         value: Any = model.spec
@@ -136,7 +145,7 @@ def test_every_kind(tmp_path: Path) -> None:
             expected = name_of(place) + (".a" if isinstance(value, dict) and isinstance(other, dict) else "")
             assert error.field == expected, (place, other)
             count += 1
-    assert count > 2000
+    assert count > 1000
     assert refusal({"a": 1}).field == "a"
 
 
@@ -215,6 +224,59 @@ def test_bad_values(name: str) -> None:
         assert error.field == name and f"the spec's {name} " in error.message, value
 
 
+#: The same for a model with experts.
+BAD_EXPERTS: dict[str, list[Any]] = {
+    "num_experts": [-1, 1025, 1 << 40],
+    "num_used": [0, 9, -1, 65],
+    "router.linear.weight.name": [""],
+    "router.num_groups": [0, 3, 9],
+    "router.used_groups": [0, 5, 1],  # of which the last holds fewer experts than are used
+    "router.least_sum": [-1],
+    "router.sum_epsilon": [-1e-20],
+    "router.factor": [0, -1, 1e31],
+    "router.mixer_threshold": [-1],
+    "router.score": ["sparse_mixer"],
+    "expert.size": [0, 1 << 30],
+    "expert.gate.weight.name": [""],
+    "expert.up.weight.name": [""],
+    "expert.down.weight.name": [""],
+    "expert.gate.weight.order.head_rows": [-1, 7],
+    "expert.inner_norm": [{"present": True}],
+    "expert.activation": ["silu"],
+    "expert.activation_values": [[1.0]],
+    "expert.activation_values[0]": [0, -1],
+    "expert.gated": [False],
+}
+#: The field that is named instead, where it is another one.
+NAMED = {"expert.activation": "expert.activation_values", "expert.gated": "expert.gate.weight.name"}
+
+
+@pytest.mark.parametrize("name", BAD_EXPERTS)
+def test_bad_values_of_experts(name: str) -> None:
+    for value in BAD_EXPERTS[name]:
+        error = refusal(changed(with_experts().spec, place_of(f"layers[1].moe.{name}"), value))
+        field = f"layers[1].moe.{NAMED.get(name, name)}"
+        assert error.field == field and f"the spec's {field} " in error.message, value
+
+
+def test_experts_beside_what_they_do_not_fit() -> None:
+    spec = with_experts().spec
+    layer = spec["layers"][1]
+    for change, field in (
+        ({"order": "parallel"}, "moe.num_experts"),
+        ({"mlp": {}}, "moe.shared_gate.weight.name"),
+        ({"mlp": {"up": layer["mlp"]["up"]}, "moe": layer["moe"] | {"shared_gate": {}}}, "moe.mlp.weight.name"),
+        ({"moe": layer["moe"] | {"num_experts": 0}}, "moe.num_used"),
+        ({"moe": layer["moe"] | {"num_experts": 0, "num_used": 0}}, "moe.router.linear.weight.name"),
+        ({"moe": {"router": {"choice_bias": {"name": "a"}}}}, "moe.router.choice_bias.name"),
+        ({"moe": {"expert": {"up": {"weight": {"name": "a"}}}}}, "moe.expert.weight.name"),
+    ):
+        assert refusal(changed(spec, ("layers", 1), layer | change)).field == f"layers[1].{field}", change
+    apart = TinyModel({"experts": {}}).spec
+    error = refusal(changed(apart, place_of("layers[0].moe.expert.up.weight.order"), {"first_row": 1}))
+    assert error.field == "layers[0].moe.expert.up.weight.order"
+
+
 @pytest.mark.parametrize(
     "changes, field",
     [
@@ -249,10 +311,10 @@ def test_heads_that_cannot_be_padded() -> None:
     assert error.kind == "unsupported_model" and error.field == "layers[0].attention.norms.span"
 
 
-def test_flipped_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", [rich(), with_experts()], ids=["rich", "experts"])
+def test_flipped_bits(tmp_path: Path, model: TinyModel) -> None:
     """A spec of which one bit is another: refused by a CoreError, or a model that runs."""
     rng = random.Random(7)
-    model = rich()
     files = _core.ModelFiles(str(model.save(tmp_path)))
     text = model.json().encode()
     digits = [place for place, byte in enumerate(text) if 48 <= byte < 58]
@@ -281,9 +343,17 @@ def located(model: TinyModel, path: Path, spec: Spec | None = None) -> Any:
     return caught.value
 
 
-def test_expected_tensors() -> None:
-    """Names and shapes of the file's tensors, which a spec with fused, transposed and one-value tensors has."""
-    model = TinyModel(RICH | {"rows": "fused", "transposed": True})
+@pytest.mark.parametrize(
+    "choices",
+    [
+        RICH | {"rows": "fused", "transposed": True},
+        *({"experts": {"stored": stored}} for stored in ("apart", "fused", "interleaved", "transposed")),
+    ],
+    ids=str,
+)
+def test_expected_tensors(choices: Spec) -> None:
+    """Names and shapes of the file's tensors, which a spec with fused, transposed, one-value and experts' tensors has."""
+    model = TinyModel(choices)
     shapes = {name: list(value.shape) for name, value in model.tensors.items()}
     assert _core.expected_tensors(model.json(), "model") == shapes
 

@@ -50,6 +50,18 @@ PLAIN: Spec = {
     "tied": True,
     "logit_scale": 1.0,
     "logit_cap": 0.0,
+    "experts": None,  # of each layer: fields of the router, and what EXPERTS lists
+}
+#: Of layers with experts, beside the router's fields.
+EXPERTS: Spec = {
+    "num_experts": 8,
+    "num_used": 3,
+    "size": 40,
+    "stored": "apart",
+    "biases": False,
+    "shared": 0,
+    "gate": False,
+    "layers": [0, 1],
 }
 RMS, LAYER, BARE = {"kind": "rms"}, {"kind": "layer", "bias": True}, {"kind": "rms", "weight": False}
 LAYER_NORMS: Spec = {"norm": LAYER, "final_norm": LAYER}
@@ -128,6 +140,20 @@ PARTS: dict[str, Spec] = {
         "head_norm": RMS,
         "sinks": True,
     },
+    "experts": {"experts": {}},
+    "experts of a part": {"experts": {"layers": [1], "renormalise": True, "factor": 1.5}},
+    "experts in one tensor": {"experts": {"stored": "fused", "score": "sigmoid", "choice_bias": True, "renormalise": True}},
+    "experts of rows in turn": {"experts": {"stored": "interleaved", "score": "softmax_chosen", "biases": True}},
+    "experts transposed": {"experts": {"stored": "transposed", "num_used": 8, "num_experts": 8}},
+    "experts in groups": {
+        "experts": {"score": "sigmoid", "choice_bias": True, "num_groups": 4, "used_groups": 2, "group_score": "top2", "sum_epsilon": 1e-20}
+    },
+    "experts in the best group": {"experts": {"num_used": 2, "num_groups": 2, "used_groups": 1, "renormalise": True, "least_sum": 0.5}},
+    "experts and a shared one": {"experts": {"shared": 48, "gate": True}, "residual_scale": 0.4},
+    "experts and a shared one without a gate": {"experts": {"shared": 96}, "places": "both"},
+    "a sparse mixer": {"experts": {"score": "sparse_mixer", "num_used": 2, "mixer_threshold": 0.6}},
+    "clamped experts": {"experts": {"activation": "swiglu_clamped", "activation_values": [0.7, 1.702, 1.0], "biases": True}},
+    "plain experts": {"experts": {"gated": False, "activation": "relu2"}},
     **{
         f"{kind} {name}": {"activation": name, "gated": kind == "gated"}
         for name in ("gelu_tanh", "gelu", "relu", "relu2", "xielu")
@@ -149,6 +175,8 @@ def mixture(seed: int) -> Spec:
     choices["head_dim"] = head_dim
     choices["ropes"] = [rope | {"rotary_dim": min(rope["rotary_dim"], head_dim)} for rope in choices.get("ropes", PLAIN["ropes"])]
     choices["rope_of_layers"] = [min(rope, len(choices["ropes"]) - 1) for rope in choices.get("rope_of_layers", [0, 0])]
+    if choices.get("order", "sequential") != "sequential":
+        choices["experts"] = None
     return choices
 
 
@@ -309,7 +337,61 @@ class TinyModel:
             layer["mlp_reads_attention_norm"] = True
             for part in ("weight", "bias"):
                 self.tensors.pop(f"{name}.mlp_norm.{part}", None)
-        return layer | {"attention": self._attention(f"{name}.attention", index), "mlp": self._mlp(f"{name}.mlp")}
+        layer["attention"] = self._attention(f"{name}.attention", index)
+        experts = has["experts"]
+        if experts is None or index not in experts.get("layers", EXPERTS["layers"]):
+            return layer | {"mlp": self._mlp(f"{name}.mlp")}
+        return layer | self._moe(f"{name}.moe", EXPERTS | experts)
+
+    def _moe(self, name: str, has: Spec) -> Spec:
+        """The experts of a layer, and the shared one."""
+        router: Spec = {
+            key: value for key, value in has.items() if key not in EXPERTS and not key.startswith("activation") and key != "gated"
+        }
+        router["linear"] = self._linear(f"{name}.router", has["num_experts"], HIDDEN)
+        if router.pop("choice_bias", False):
+            router["choice_bias"] = self._random(f"{name}.choice_bias", (has["num_experts"],), 0.2)
+        moe = {
+            "num_experts": has["num_experts"],
+            "num_used": has["num_used"],
+            "router": router,
+            "expert": self._expert(f"{name}.expert", has),
+        }
+        layer: Spec = {"moe": moe}
+        if has["shared"]:
+            sizes = {"gate": (has["shared"], HIDDEN), "up": (has["shared"], HIDDEN), "down": (HIDDEN, has["shared"])}
+            layer["mlp"] = {"size": has["shared"]} | {part: self._linear(f"{name}.shared.{part}", *size) for part, size in sizes.items()}
+        if has["gate"]:
+            moe["shared_gate"] = self._linear(f"{name}.shared_gate", 1, HIDDEN)
+        return layer
+
+    def _expert(self, name: str, has: Spec) -> Spec:
+        """Tensors of each expert, or of all: gate and up one after the other, or in turn."""
+        number, size, stored = has["num_experts"], has["size"], has["stored"]
+        expert: Spec = {key: has[key] for key in ("gated", "activation", "activation_values") if key in has} | {"size": size}
+        sizes = {"gate": (size, HIDDEN), "up": (size, HIDDEN), "down": (HIDDEN, size)}
+        for part, (rows, columns) in sizes.items():
+            if part == "gate" and not has.get("gated", True):
+                continue
+            names = {part: f"{name}.{{expert}}.{part}"} if stored == "apart" else {part: f"{name}.{part}"}
+            order: Spec = {}
+            if stored in ("fused", "interleaved") and part != "down":
+                names, order = {part: f"{name}.gate_up"}, {"first_row": size, "head_rows": size, "head_stride": 2 * size}
+                if stored == "interleaved":
+                    order = {"first_row": 1, "head_rows": 1, "head_stride": 2}
+                order["first_row"] *= int(part == "up")
+                rows *= 2
+            linear: Spec = {}
+            for kind, shape in (("weight", (rows, columns)), *([("bias", (rows,))] if has["biases"] else [])):
+                whole = f"{names[part]}.{kind}"
+                for one in [whole.replace("{expert}", str(i)) for i in range(number)] if stored == "apart" else [whole]:
+                    own = shape[::-1] if stored == "transposed" else shape
+                    self._random(one, own if stored == "apart" else (number, *own), 1.3 / np.sqrt(columns) if kind == "weight" else 0.3)
+                linear[kind] = {"name": whole} | ({"order": order} if order else {})
+                if stored == "transposed" and kind == "weight":
+                    linear[kind]["transposed"] = True
+            expert[part] = linear
+        return expert
 
     def _model(self) -> Spec:
         has = self.choices

@@ -48,7 +48,7 @@ Drafting::Drafting(const KernelContext& context, Decoder& decoder, DraftHeads he
       max_num_batched_tokens_(limits.max_num_batched_tokens),
       heads_(context, decoder, cache, std::move(heads), limits.max_num_seqs),
       hidden_(context, decoder, heads_),
-      lengths_(context, scheduler, costs, histories_, heads_.eagle()) {}
+      lengths_(scheduler, costs, histories_, heads_.eagle()) {}
 
 void Drafting::ProposeWhole() {
   std::vector<Sample*> samples;

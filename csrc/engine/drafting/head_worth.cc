@@ -27,11 +27,11 @@ class SampleWorth : public DraftWorth {
 
 std::unique_ptr<DraftWorth> HeadWorth::For(Sample& sample) { return std::make_unique<SampleWorth>(*this, sample); }
 
-HeadWorth::HeadWorth(const KernelContext& context, StepCosts& costs, DrafterHistories& histories, EagleRunner* head)
-    : context_(context), costs_(costs), histories_(histories), head_(head), share_(head == nullptr ? 0 : head->Share()) {}
+HeadWorth::HeadWorth(StepCosts& costs, DrafterHistories& histories, EagleRunner* head)
+    : costs_(costs), histories_(histories), head_(head), share_(head == nullptr ? 0 : head->Share()) {}
 
 void HeadWorth::LearnStep(int64_t num_rows, double seconds) {
-  if (num_rows <= kMostRows) row_seconds_.Learn(seconds / StepCosts::Recorded(context_).Seconds(num_rows));
+  if (num_rows <= kMostRows) row_seconds_.Learn(seconds / costs_.Recorded().Seconds(num_rows));
 }
 
 void HeadWorth::LearnHead() {
@@ -42,7 +42,7 @@ void HeadWorth::LearnHead() {
     return;
   }
   double of_steps = 0;
-  for (const int64_t rows : work.rows) of_steps += StepCosts::Recorded(context_).Seconds(rows);
+  for (const int64_t rows : work.rows) of_steps += costs_.Recorded().Seconds(rows);
   if (row_seconds_.seconds() <= 0) return;
   const double seen = work.seconds / (of_steps * row_seconds_.seconds());
   share_ += kShareWeight * (std::min(seen, 2 * share_) - share_);
@@ -55,7 +55,7 @@ double HeadWorth::Step::RowCost(int64_t num_more) const {
 
 // The drafter's rows of all sequences of the step run together.
 HeadWorth::Step HeadWorth::StepOf(const Sample& sample) const {
-  if (sample.judges_drafts()) return {1, 1, &StepCosts::Recorded(context_), head_->Share()};
+  if (sample.judges_drafts()) return {1, 1, &costs_.Recorded(), head_->Share()};
   const CostCurve& costs = costs_.CurveSoFar();
   const auto num_sequences = std::max<int64_t>(1, static_cast<int64_t>(plan_.expected_tokens));
   const double together = costs.Seconds(std::min(num_sequences, plan_.num_rows)) / costs.Seconds(plan_.num_rows);

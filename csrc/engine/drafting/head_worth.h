@@ -28,7 +28,7 @@ struct StepPlan {
 class HeadWorth {
  public:
   // head: null if the model was loaded without a trained drafter.
-  HeadWorth(const KernelContext& context, StepCosts& costs, DrafterHistories& histories, EagleRunner* head);
+  HeadWorth(StepCosts& costs, DrafterHistories& histories, EagleRunner* head);
 
   // The step that is drafted for next.
   void BeginStep(const StepPlan& plan) { plan_ = plan; }
@@ -55,7 +55,6 @@ class HeadWorth {
   };
   Step StepOf(const Sample& sample) const;
 
-  const KernelContext& context_;
   StepCosts& costs_;
   DrafterHistories& histories_;
   EagleRunner* const head_;

@@ -86,8 +86,8 @@ int64_t NodeLengths::ChooseByNode(Sample& sample, int64_t limit, StepPlan* plan)
   NodeChoice choice;
   if (sample.judges_drafts()) {
     // A tree of fixed shape is proposed whole or not at all.
-    const NodeChoice some = ChooseNodes(chain, record.rates, StepCosts::Recorded(context_), question);
-    if (!some.nodes.empty()) choice = AllNodes(chain, record.rates, StepCosts::Recorded(context_), question);
+    const NodeChoice some = ChooseNodes(chain, record.rates, costs_.Recorded(), question);
+    if (!some.nodes.empty()) choice = AllNodes(chain, record.rates, costs_.Recorded(), question);
   } else {
     const DrafterHistory& history = histories_.Of(sample);
     // A step takes longer than its forward alone. A drafter's seconds are divided by the same ratio, so that they compare with the curve.
@@ -108,7 +108,7 @@ void NodeLengths::Cut(Sample& sample, Draft* draft, int64_t limit, StepPlan* pla
   DraftBudget& budget = histories_.BudgetOf(sample);
   budget.AddStep();
   const LengthQuestion question = QuestionOf(sample, *plan, limit / sample.num_sequences());
-  const CostCurve& costs = sample.judges_drafts() ? StepCosts::Recorded(context_) : costs_.CurveSoFar();
+  const CostCurve& costs = sample.judges_drafts() ? costs_.Recorded() : costs_.CurveSoFar();
   NodeChoice choice =
       draft->laws.empty() ? ChooseNodes(*draft, record.rates, costs, question) : AllNodes(*draft, record.rates, costs, question);
   if (draft->laws.empty() && !budget.Allows(choice.cost, choice.risk)) choice = {};

@@ -20,8 +20,8 @@ namespace llmi {
 
 class NodeLengths {
  public:
-  NodeLengths(const KernelContext& context, const Scheduler& scheduler, StepCosts& costs, DrafterHistories& histories, EagleRunner* head)
-      : context_(context), scheduler_(scheduler), costs_(costs), histories_(histories), worth_(context, costs, histories, head) {}
+  NodeLengths(const Scheduler& scheduler, StepCosts& costs, DrafterHistories& histories, EagleRunner* head)
+      : scheduler_(scheduler), costs_(costs), histories_(histories), worth_(costs, histories, head) {}
 
   // Whether nodes are picked of this request's drafts.
   static bool Picks(const SpeculationConfig& speculation);
@@ -47,7 +47,6 @@ class NodeLengths {
   LengthQuestion QuestionOf(const Sample& sample, const StepPlan& plan, int64_t max_length) const;
   int64_t ChooseByNode(Sample& sample, int64_t limit, StepPlan* plan);
 
-  const KernelContext& context_;
   const Scheduler& scheduler_;
   StepCosts& costs_;
   DrafterHistories& histories_;

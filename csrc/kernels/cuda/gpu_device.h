@@ -20,6 +20,7 @@
 #include "kernels/cuda/candidate_kernels.h"
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/draw_kernels.h"
+#include "kernels/cuda/expert_kernels.h"
 #include "kernels/cuda/half_linear_kernels.h"
 #include "kernels/cuda/kv_kernels.h"
 #include "kernels/cuda/layout.h"
@@ -187,6 +188,35 @@ class GpuDevice final : public Device {
         launch(LinearKernel<FloatRows>{output, {args.x, args.x_stride}});
       }
     }
+  }
+
+  void Route(const RouteArgs& args) override { Busy().Launch(args.num_rows, 1, kWarpLanes, RouteKernel::kSharedBytes, RouteKernel{args}); }
+  void SortPairs(const ExpertPairs& pairs) override {
+    Busy().Launch(pairs.num_experts + 1, 1, kRowThreads, SortPairsKernel::kSharedBytes, SortPairsKernel{pairs});
+  }
+  void GatherPairs(const ExpertPairs& pairs, const float* from_x, const QuantizedRows& from, int64_t num_cols, float* to_x,
+                   const QuantizedRows& to) override {
+    Busy().Launch(pairs.num_pairs(), 1, kRowThreads, 0, GatherPairsKernel{pairs.rows, from_x, from, num_cols, to_x, to});
+  }
+  void ExpertLinear(const ExpertPairs& pairs, const LinearArgs& args) override {
+    for (int64_t p = 0; p < args.num_parts; ++p) {
+      const LinearPart& part = args.parts[p];
+      const LinearOutput output = {part.weights, part.bias, args.num_rows, args.out + part.out_column, args.out_stride, false};
+      const auto launch = [&](const auto& kernel) {
+        Busy().Launch(MostPairGroups(pairs), NumTiles(part.weights.num_rows), kLinearThreads, kernel.kSharedBytes, kernel);
+      };
+      if (IsQuantizedPacked(part.weights.type)) {
+        launch(ExpertLinearKernel<Int8Rows>{output, {args.quantized}, pairs.num_experts, pairs.first});
+      } else {
+        launch(ExpertLinearKernel<FloatRows>{output, {args.x, args.x_stride}, pairs.num_experts, pairs.first});
+      }
+    }
+  }
+  void MixPairs(const ExpertPairs& pairs, const float* weights, const float* values, int64_t size, float* out) override {
+    Busy().Launch(pairs.num_rows, 1, kRowThreads, 0, MixPairsKernel{pairs, weights, values, size, out});
+  }
+  void AddGated(const float* x, const float* gates, int64_t num_rows, int64_t size, float* out) override {
+    Busy().Launch(num_rows, 1, kRowThreads, 0, AddGatedKernel{x, gates, size, out});
   }
 
   void Norm(const NormArgs& args) override {

@@ -188,11 +188,41 @@ struct Int8Rows {
   }
 };
 
+// Rows [first_row, first_row + kLinearRows) of x, as far as there are so many, and tile y of W.
+template <typename Block, typename Rows>
+LLMI_HD void LinearTile(const Block& block, const LinearOutput& output, const Rows& rows, int64_t first_row) {
+  using BlockSum = typename Rows::BlockSum;
+  const PackedView& w = output.weights;
+  const uint8_t* tile = w.data + block.y * PackedTileBytes(w.type, w.num_cols);
+  const int64_t num_blocks = (w.num_cols + kBlockSize - 1) / kBlockSize;
+  float* totals = reinterpret_cast<float*>(block.shared);
+  BlockSum* sums = reinterpret_cast<BlockSum*>(totals + kLinearThreads);
+  block.Streams(PackedTileBytes(w.type, w.num_cols));
+  block.ForEachThread([&](int thread) { totals[thread] = 0.0f; });
+  for (int64_t first = 0; first < num_blocks; first += kLinearBlocks) {
+    block.ForEachThread([&](int thread) {
+      const int64_t index = first + thread / kTileRows;
+      if (index >= num_blocks) return;
+      BlockSum* to = sums + thread / kTileRows * kLinearThreads + thread % kTileRows;
+      rows.SumBlock(w, tile, thread % kTileRows, index, first_row, output.num_rows, to);
+    });
+    block.ForEachThread([&](int thread) {
+      if (first_row + thread / kTileRows >= output.num_rows) return;
+      float total = totals[thread];
+      for (int64_t i = 0; i < kLinearBlocks && first + i < num_blocks; ++i) {
+        total = Rows::Add(w.type, total, sums[i * kLinearThreads + thread]);
+      }
+      totals[thread] = total;
+    });
+  }
+  block.ForEachThread(
+      [&](int thread) { output.Store(first_row + thread / kTileRows, block.y * kTileRows + thread % kTileRows, totals[thread]); });
+}
+
 // Block x: 8 rows of x; y: a tile of W, so that blocks that run side by side share it.
 template <typename Rows>
 struct LinearKernel {
-  using BlockSum = typename Rows::BlockSum;
-  static constexpr size_t kSharedBytes = kLinearThreads * sizeof(float) + kLinearSums * sizeof(BlockSum);
+  static constexpr size_t kSharedBytes = kLinearThreads * sizeof(float) + kLinearSums * sizeof(typename Rows::BlockSum);
   LinearOutput output;
   Rows rows;
 
@@ -204,32 +234,7 @@ struct LinearKernel {
 
   template <typename Block>
   LLMI_HD void operator()(const Block& block) const {
-    const PackedView& w = output.weights;
-    const uint8_t* tile = w.data + block.y * PackedTileBytes(w.type, w.num_cols);
-    const int64_t first_row = block.x * kLinearRows;
-    const int64_t num_blocks = (w.num_cols + kBlockSize - 1) / kBlockSize;
-    float* totals = reinterpret_cast<float*>(block.shared);
-    BlockSum* sums = reinterpret_cast<BlockSum*>(totals + kLinearThreads);
-    block.Streams(PackedTileBytes(w.type, w.num_cols));
-    block.ForEachThread([&](int thread) { totals[thread] = 0.0f; });
-    for (int64_t first = 0; first < num_blocks; first += kLinearBlocks) {
-      block.ForEachThread([&](int thread) {
-        const int64_t index = first + thread / kTileRows;
-        if (index >= num_blocks) return;
-        BlockSum* to = sums + thread / kTileRows * kLinearThreads + thread % kTileRows;
-        rows.SumBlock(w, tile, thread % kTileRows, index, first_row, output.num_rows, to);
-      });
-      block.ForEachThread([&](int thread) {
-        if (first_row + thread / kTileRows >= output.num_rows) return;
-        float total = totals[thread];
-        for (int64_t i = 0; i < kLinearBlocks && first + i < num_blocks; ++i) {
-          total = Rows::Add(w.type, total, sums[i * kLinearThreads + thread]);
-        }
-        totals[thread] = total;
-      });
-    }
-    block.ForEachThread(
-        [&](int thread) { output.Store(first_row + thread / kTileRows, block.y * kTileRows + thread % kTileRows, totals[thread]); });
+    LinearTile(block, output, rows, block.x * kLinearRows);
   }
 };
 

@@ -15,10 +15,12 @@
 #include "kernels/draws/draw.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/experts.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/norm.h"
 #include "kernels/ops/quantize_rows.h"
 #include "kernels/ops/rope.h"
+#include "kernels/ops/route.h"
 #include "kernels/ops/row_ops.h"
 #include "kernels/ops/top_candidates.h"
 
@@ -112,6 +114,14 @@ class Device : public MemorySource {
   virtual void GatherRows(const float* x, int64_t size, const int32_t* rows, int64_t num_rows, float* out) = 0;
   virtual void QuantizeRows(const float* x, int64_t num_rows, const QuantizedRows& out) = 0;
   virtual void Linear(const LinearArgs& args) = 0;
+  // The steps of experts. x and to_x null: no fp32 rows; codes null: no quantised ones.
+  virtual void Route(const RouteArgs& args) = 0;
+  virtual void SortPairs(const ExpertPairs& pairs) = 0;
+  virtual void GatherPairs(const ExpertPairs& pairs, const float* from_x, const QuantizedRows& from, int64_t num_cols, float* to_x,
+                           const QuantizedRows& to) = 0;
+  virtual void ExpertLinear(const ExpertPairs& pairs, const LinearArgs& args) = 0;
+  virtual void MixPairs(const ExpertPairs& pairs, const float* weights, const float* values, int64_t size, float* out) = 0;
+  virtual void AddGated(const float* x, const float* gates, int64_t num_rows, int64_t size, float* out) = 0;
   virtual void Norm(const NormArgs& args) = 0;
   virtual void Rope(const RopeArgs& args) = 0;
   virtual void Activate(const ActivationArgs& args) = 0;

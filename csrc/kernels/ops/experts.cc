@@ -6,6 +6,7 @@
 
 #include "core/errors.h"
 #include "core/scalar_math.h"
+#include "kernels/dispatch/device.h"
 #include "kernels/dispatch/kernel_table.h"
 #include "kernels/dispatch/row_tasks.h"
 #include "kernels/ops/linear_rows.h"
@@ -14,8 +15,6 @@ namespace llmi {
 namespace {
 
 constexpr int64_t kMinPairValues = 16384;  // of a task
-
-void CheckHost(const KernelContext& context) { CheckInternal(context.device == nullptr, "experts run on the CPU"); }
 
 // Tiles of one part for pairs of one expert.
 struct ExpertPiece {
@@ -76,7 +75,7 @@ void CopyRow(const T* from, int64_t from_row, int64_t size, T* to, int64_t to_ro
 }  // namespace
 
 void SortPairs(const KernelContext& context, const ExpertPairs& pairs) {
-  CheckHost(context);
+  if (context.device != nullptr) return context.device->SortPairs(pairs);
   std::fill(pairs.first, pairs.first + pairs.num_experts + 1, 0);
   for (int64_t i = 0; i < pairs.num_pairs(); ++i) ++pairs.first[pairs.experts[i] + 1];
   for (int64_t expert = 0; expert < pairs.num_experts; ++expert) pairs.first[expert + 1] += pairs.first[expert];
@@ -90,12 +89,12 @@ void SortPairs(const KernelContext& context, const ExpertPairs& pairs) {
 
 void GatherPairs(const KernelContext& context, const ExpertPairs& pairs, const float* from_x, const LinearInput& from, int64_t num_cols,
                  float* to_x, const LinearInput& to) {
-  CheckHost(context);
   const QuantizedRows& x = from.quantized;
   const QuantizedRows& y = to.quantized;
   CheckArgument((x.codes != nullptr || y.codes == nullptr) && x.fine == y.fine && (x.low == nullptr) == (y.low == nullptr),
                 "gather_pairs: quantised rows of another form");
   CheckArgument(from.rounded != nullptr || to.rounded == nullptr, "gather_pairs: no rounded rows");
+  if (context.device != nullptr) return context.device->GatherPairs(pairs, from_x, x, num_cols, to_x, y);
   ParallelRows(context, pairs.num_pairs(), kMinPairValues / std::max<int64_t>(1, num_cols), [&](int64_t begin, int64_t end) {
     for (int64_t pair = begin; pair < end; ++pair) {
       const int64_t row = pairs.rows[pair];
@@ -113,9 +112,13 @@ void GatherPairs(const KernelContext& context, const ExpertPairs& pairs, const f
 }
 
 void ExpertLinear(const KernelContext& context, const ExpertPairs& pairs, const LinearArgs& args) {
-  CheckHost(context);
   CheckLinear(context, args);
   CheckArgument(args.num_rows == pairs.num_pairs() && !args.accumulate, "expert_linear: rows are pairs, and nothing is added to them");
+  for (int64_t part = 0; part < args.num_parts; ++part) {
+    const PackedView& w = args.parts[part].weights;
+    CheckArgument(!w.in_chunks && !IsRowsPacked(w.type), "expert_linear: the matrices are in the CPU's tiles");
+  }
+  if (context.device != nullptr) return context.device->ExpertLinear(pairs, args);
   // About eight pieces a thread and more, so that threads end together; a piece reads at least one tile.
   const int64_t share = std::max<int64_t>(1, CostOfAll(pairs, args) / (int64_t{16} * context.num_threads));
   const std::vector<ExpertPiece> pieces = CutIntoExpertPieces(pairs, args, share);
@@ -126,7 +129,7 @@ void ExpertLinear(const KernelContext& context, const ExpertPairs& pairs, const 
 }
 
 void MixPairs(const KernelContext& context, const ExpertPairs& pairs, const float* weights, const float* values, int64_t size, float* out) {
-  CheckHost(context);
+  if (context.device != nullptr) return context.device->MixPairs(pairs, weights, values, size, out);
   ParallelRows(context, pairs.num_rows, kMinPairValues / std::max<int64_t>(1, size * pairs.num_used), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       float* sum = out + row * size;
@@ -139,7 +142,7 @@ void MixPairs(const KernelContext& context, const ExpertPairs& pairs, const floa
 }
 
 void AddGated(const KernelContext& context, const float* x, const float* gates, int64_t num_rows, int64_t size, float* out) {
-  CheckHost(context);
+  if (context.device != nullptr) return context.device->AddGated(x, gates, num_rows, size, out);
   ParallelRows(context, num_rows, kMinPairValues / std::max<int64_t>(1, size), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       context.table->add_scaled(x + row * size, size, gates != nullptr ? SigmoidF32(gates[row]) : 1.0f, out + row * size);

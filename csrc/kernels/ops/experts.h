@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "core/host_device.h"
 #include "kernels/ops/context.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/linear_input.h"
@@ -23,7 +24,7 @@ struct ExpertPairs {
   int32_t* rows;
   int32_t* places;
 
-  int64_t num_pairs() const { return num_rows * num_used; }
+  LLMI_HD int64_t num_pairs() const { return num_rows * num_used; }
 };
 void SortPairs(const KernelContext& context, const ExpertPairs& pairs);
 
@@ -33,7 +34,8 @@ void GatherPairs(const KernelContext& context, const ExpertPairs& pairs, const f
                  float* to_x, const LinearInput& to);
 
 // Linear (linear.h) whose rows are pairs, each multiplied with its own expert's matrix. A part's weights are the experts' matrices of
-// part.weights.num_rows rows, one after the other, each filled up to whole tiles; so is its bias.
+// part.weights.num_rows rows, one after the other, each filled up to whole tiles; so is its bias. Where a device rounds x for layers of
+// bf16 or fp16, it does not so here.
 // Errors (kInvalidArgument): those of Linear; other rows than the pairs; accumulate.
 void ExpertLinear(const KernelContext& context, const ExpertPairs& pairs, const LinearArgs& args);
 

@@ -17,9 +17,9 @@ using checkpoints::Scheme;
 constexpr const char* kWeight = "weight";
 
 // The length of "module." in "module.part" if the name ends with one of these parts, else 0.
-size_t ModuleLength(std::string_view name, std::span<const char* const> parts) {
+size_t ModuleLength(std::string_view name, std::span<const char* const> parts, char separator = '.') {
   for (const std::string_view part : parts) {
-    if (name.size() > part.size() + 1 && name.ends_with(part) && name[name.size() - part.size() - 1] == '.')
+    if (name.size() > part.size() + 1 && name.ends_with(part) && name[name.size() - part.size() - 1] == separator)
       return name.size() - part.size();
   }
   return 0;
@@ -30,7 +30,7 @@ std::map<std::string, ModuleParts> ModulesOf(const std::vector<const TensorView*
   std::map<std::string, ModuleParts> modules;
   const char* const weight[] = {kWeight};
   for (const TensorView* view : views) {
-    size_t length = ModuleLength(view->name, scheme.parts());
+    size_t length = ModuleLength(view->name, scheme.parts(), scheme.separator());
     if (length == 0 && IsCheckpointPart(view->dtype)) length = ModuleLength(view->name, weight);
     if (length == 0) continue;
     const std::string module = view->name.substr(0, length - 1);
@@ -49,7 +49,8 @@ Checkpoint::Checkpoint(const TensorFile& stored, std::unique_ptr<Scheme> scheme,
   for (const TensorView* view : views) {
     const char* const weight[] = {kWeight};
     if (scheme_ != nullptr) {
-      if (ModuleLength(view->name, scheme_->parts()) > 0 || ModuleLength(view->name, scheme_->inert_parts()) > 0) continue;
+      if (ModuleLength(view->name, scheme_->parts(), scheme_->separator()) > 0 || ModuleLength(view->name, scheme_->inert_parts()) > 0)
+        continue;
       const size_t length = ModuleLength(view->name, weight);
       const auto found = length == 0 ? modules.end() : modules.find(view->name.substr(0, length - 1));
       if (found != modules.end()) {
@@ -75,7 +76,7 @@ void RequireWeights(const TensorView& view) {
 
 void Checkpoint::AddMatrix(const ModuleParts& parts) {
   MatrixForm form = scheme_->Read(parts);
-  form.name = parts.module() + "." + kWeight;
+  form.name = scheme_->NameOf(parts.module());
   for (const auto& [part, view] : parts.all()) form.stored_bytes += view->num_bytes;
   auto matrix = std::make_unique<const QuantizedMatrix>(std::move(form), last_);
   const TensorView& view = matrix->view();

@@ -49,6 +49,10 @@ QuantizedMatrix::QuantizedMatrix(MatrixForm form, std::shared_ptr<LastLoaded> la
   view_.name = form_.name;
   view_.dtype = ChooseType();
   view_.shape = {static_cast<uint64_t>(form_.num_rows), static_cast<uint64_t>(form_.num_cols)};
+  if (form_.num_experts > 0) {
+    view_.shape[0] /= static_cast<uint64_t>(form_.num_experts);
+    view_.shape.insert(view_.shape.begin(), static_cast<uint64_t>(form_.num_experts));
+  }
   view_.num_bytes = static_cast<uint64_t>(form_.num_rows * RowBytes());
   view_.source = this;
 }

@@ -26,6 +26,7 @@ struct Grid {
 struct MatrixForm {
   std::string name;  // of the plain tensor
   int64_t num_rows = 0, num_cols = 0;
+  int64_t num_experts = 0;  // whose rows follow each other; 0: of no experts
   const TensorView* codes = nullptr;
   CodeLayout layout = CodeLayout::kBytes;
   int bits = 8;

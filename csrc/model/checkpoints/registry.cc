@@ -11,8 +11,13 @@ struct Entry {
 };
 
 constexpr Entry kSchemes[] = {
-    {"awq", ReadAwq},   {"bitsandbytes", ReadBitsandbytes}, {"compressed-tensors", ReadCompressedTensors}, {"fp8", ReadFp8},
-    {"gptq", ReadGptq}, {"torchao", ReadTorchao},
+    {"awq", ReadAwq},
+    {"bitsandbytes", ReadBitsandbytes},
+    {"compressed-tensors", ReadCompressedTensors},
+    {"fp8", ReadFp8},
+    {"gptq", ReadGptq},
+    {"mxfp4", ReadMxfp4},
+    {"torchao", ReadTorchao},
 };
 
 }  // namespace

@@ -64,6 +64,10 @@ class Scheme {
   virtual std::span<const char* const> parts() const = 0;
   // The same for tensors that hold no weights and may stay unread.
   virtual std::span<const char* const> inert_parts() const { return {}; }
+  // What stands between a module's name and a part's.
+  virtual char separator() const { return '.'; }
+  // The name of the plain tensor of a module.
+  virtual std::string NameOf(const std::string& module) const { return module + ".weight"; }
   // Throws Error(kModelFile, kUnsupportedModel) that names a tensor.
   virtual MatrixForm Read(const ModuleParts& parts) const = 0;
 };
@@ -74,6 +78,7 @@ std::unique_ptr<Scheme> ReadGptq(const SchemeConfig& config);
 std::unique_ptr<Scheme> ReadCompressedTensors(const SchemeConfig& config);
 std::unique_ptr<Scheme> ReadFp8(const SchemeConfig& config);
 std::unique_ptr<Scheme> ReadBitsandbytes(const SchemeConfig& config);
+std::unique_ptr<Scheme> ReadMxfp4(const SchemeConfig& config);
 std::unique_ptr<Scheme> ReadTorchao(const SchemeConfig& config);
 
 // The scheme that config.json names. Throws Error(kUnsupportedModel) listing the known ones.

@@ -242,6 +242,11 @@ class ModelSpec:
         """Names of all tensors that the model has."""
         return set(_names(self))
 
+    def used_shares(self) -> dict[str, float]:
+        """Names of experts' tensors: the share of each that a token uses."""
+        moes = [layer.moe for layer in self.layers if layer.moe.num_experts]
+        return {name: moe.num_used / moe.num_experts for moe in moes for name in _of_experts(moe)}
+
     def __str__(self) -> str:
         kv = "" if self.num_kv_heads == self.num_heads else f" ({self.num_kv_heads} for keys and values)"
         lines = [
@@ -278,8 +283,7 @@ def _changed(part: object) -> object:
 
 def _names(part: object) -> list[str]:
     if isinstance(part, MoeSpec):
-        of_experts = [name.replace("{expert}", str(i)) for name in _names(part.expert) for i in range(part.num_experts)]
-        return [*dict.fromkeys(of_experts), *_names(part.router), *_names(part.shared_gate)]
+        return [*_of_experts(part), *_names(part.router), *_names(part.shared_gate)]
     if isinstance(part, TensorBinding):
         return [part.name] if part.name else []
     if isinstance(part, RopeSpec):
@@ -289,6 +293,11 @@ def _names(part: object) -> list[str]:
     if dataclasses.is_dataclass(part):
         return list(itertools.chain.from_iterable(_names(getattr(part, field.name)) for field in dataclasses.fields(part)))
     return []
+
+
+def _of_experts(moe: MoeSpec) -> list[str]:
+    """Tensors of the experts."""
+    return list(dict.fromkeys(name.replace("{expert}", str(i)) for name in _names(moe.expert) for i in range(moe.num_experts)))
 
 
 def _text(part: object) -> str:

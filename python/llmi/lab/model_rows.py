@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from llmi import _core
 from llmi.base.kinds import Flag, array_of, parse, show
 from llmi.errors import InvalidParamsError, OutOfMemoryError, PromptTooLongError, call_core
+from llmi.lab.expert_use import ExpertUse, expert_use
 from llmi.lab.weights import Weights
 from llmi.params.options import option
 from llmi.text.prompts import Prompt, as_list, check_unsteered, token_list, tokenize, warn_of_markup
@@ -90,6 +91,21 @@ class ModelRows:
             Called from inside this engine's own hook or drafter; a drafter calls `context.head`.
         """
         return head(self, hidden, shortlist)
+
+    def expert_use(self: Session) -> ExpertUse:
+        """Which experts the rows used, by layer and by pairs of consecutive layers; see ExpertUse.
+
+        Raises
+        ------
+        EngineBusyError
+            Called from inside this engine's own hook or drafter.
+
+        Examples
+        --------
+        >>> use = llm.expert_use()  # doctest: +SKIP
+        >>> use.counts[3] / use.counts[3].sum()  # doctest: +SKIP
+        """
+        return expert_use(self)
 
     @property
     def weights(self: Session) -> Weights:

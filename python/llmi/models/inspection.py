@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Mapping
@@ -91,6 +92,34 @@ class ModelReport:
     def num_params(self) -> int:
         return sum(math.prod(tensor.shape) for tensor in self.tensors)
 
+    def _used(self, tensor: _core.TensorInfo) -> float:
+        """The share of a tensor that a token uses: of experts' some."""
+        return self._shares.get(tensor.name, 1.0)
+
+    @functools.cached_property
+    def _shares(self) -> dict[str, float]:
+        return {} if self.spec is None else self.spec.used_shares()
+
+    @property
+    def num_active_params(self) -> int:
+        """Parameters that a token uses."""
+        return round(sum(math.prod(tensor.shape) * self._used(tensor) for tensor in self.tensors))
+
+    @property
+    def active_bytes(self) -> int:
+        """Bytes of the weights that a token reads."""
+        return round(sum((tensor.unpacked_bytes or tensor.num_bytes) * self._used(tensor) for tensor in self.tensors))
+
+    @property
+    def experts_text(self) -> str:
+        """Experts of the layers that have some; empty if none has."""
+        moes = [(layer.moe, layer.mlp.size) for layer in (self.spec.layers if self.spec else []) if layer.moe.num_experts]
+        if not moes:
+            return ""
+        moe, shared = moes[0]
+        beside = f" and a shared one of {shared:,}" if shared else ""
+        return f"{moe.num_used} of {moe.num_experts} of {moe.expert.size:,}{beside}, in {len(moes)} layers"
+
     @property
     def weight_bytes(self) -> int:
         """As stored, but those that are unpacked at load as they then are."""
@@ -105,7 +134,7 @@ class ModelReport:
     def has_quantized_layers(self) -> bool:
         """An embedding of a model with its own head is only looked up, not multiplied."""
         looked_up = "" if self.config["tied_embeddings"] else self.config["embedding"]
-        matrices = [tensor for tensor in self.tensors if len(tensor.shape) == 2 and tensor.name != looked_up]
+        matrices = [tensor for tensor in self.tensors if len(tensor.shape) >= 2 and tensor.name != looked_up]
         return any(tensor.dtype not in ("F32", "F16", "BF16") for tensor in matrices)
 
     @property
@@ -129,11 +158,11 @@ class ModelReport:
 
     def prefill(self, num_tokens: int) -> int:
         """Operations."""
-        return prefill_flops(self.num_params, self.config["num_layers"], self.width, num_tokens, self.config["windows"])
+        return prefill_flops(self.num_active_params, self.config["num_layers"], self.width, num_tokens, self.config["windows"])
 
     def decode(self, context: int) -> int:
         """Operations of one token."""
-        return decode_flops(self.num_params, self.config["num_layers"], self.width, context, self.config["windows"])
+        return decode_flops(self.num_active_params, self.config["num_layers"], self.width, context, self.config["windows"])
 
     def sequences_in(self, memory_bytes: int, num_tokens: int) -> int:
         """Sequences of num_tokens tokens whose cache fits into memory_bytes."""
@@ -160,7 +189,7 @@ class ModelReport:
         attention = "MHA" if c["num_kv_heads"] == c["num_heads"] else "MQA" if c["num_kv_heads"] == 1 else "GQA"
         local = [window for window in c["windows"] if window]
         counted = " (windows counted)" if local else ""
-        prefill, decode, read = self.prefill(tokens), self.decode(tokens), self.weight_bytes + kv
+        prefill, decode, read = self.prefill(tokens), self.decode(tokens), self.active_bytes + kv
         room = available - self.weight_bytes - self.workspace_bytes
         rest = f"and then {self.tokens_in(room):,} tokens of cache" if room > 0 else f"{-room / 1e6:,.0f} MB are missing"
         lines = [
@@ -171,6 +200,14 @@ class ModelReport:
             (
                 f"  layers       {c['num_layers']} x {c['hidden_size']}, MLP {max(c['mlp_sizes'])}, vocabulary {c['vocab_size']:,}"
                 f"{', head tied to embedding' if c['tied_embeddings'] else ''}"
+            ),
+            *(
+                [
+                    f"  experts      {self.experts_text}; a token uses {self.num_active_params / 1e6:,.1f} M parameters,"
+                    f" {self.active_bytes / 1e6:,.1f} MB"
+                ]
+                if self.experts_text
+                else []
             ),
             f"  attention    {attention}: {c['num_heads']} heads, {c['num_kv_heads']} KV heads of {c['head_dim']}"
             + (f"; {len(local)} layers with window {local[0]:,}, {len(c['windows']) - len(local)} global" if local else ""),
