@@ -20,6 +20,7 @@
 #include "kernels/ops/gated_linear.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/linear_input.h"
+#include "kernels/ops/linear_step.h"
 #include "model/checkpoints/checkpoint.h"
 #include "model/dequantize.h"
 #include "model/pack.h"
@@ -61,13 +62,36 @@ class TestMatrix {
   PackedMatrix matrix_;
 };
 
-// The forms that gated_linear makes of its output. bias: added by both layers. By name: activation, fine, num_threads, bits.
+// An RMS or a layer norm of x, for an op that reads its rows.
+struct GivenNorm {
+  PlacedFloats weight;
+  PlacedFloats made;
+  NormArgs args;
+
+  GivenNorm(const KernelContext& context, PlacedFloats& x, const FloatArray& shape, const FloatArray& given, bool is_layer)
+      : weight(Place(context, given)),
+        made(context, static_cast<size_t>(shape.size())),
+        args{.kind = is_layer ? NormKind::kLayer : NormKind::kRms,
+             .x = x.data(),
+             .x_stride = shape.shape(1),
+             .out = made.data(),
+             .out_stride = shape.shape(1),
+             .num_rows = shape.shape(0),
+             .size = shape.shape(1),
+             .weight = weight.data(),
+             .eps = 1e-6f} {}
+};
+
+// The forms that gated_linear makes of its output. bias: added by both layers. By name: activation, fine, num_threads, bits; norm,
+// the weights of an RMS norm of x.
 py::tuple TestGatedLinear(const std::string& table, const TestMatrix& gate, const TestMatrix& up, const FloatArray& x,
                           const std::vector<float>& bias, const py::kwargs& given) {
   bool fine = false;
   int num_threads = 1, bits = 8;
   Keywords keywords(given, "gated_linear_forms");
   std::string activation = "silu";
+  std::optional<FloatArray> norm;
+  keywords.Read("norm", &norm);
   keywords.Read("activation", &activation);
   keywords.Read("fine", &fine);
   keywords.Read("num_threads", &num_threads);
@@ -85,17 +109,24 @@ py::tuple TestGatedLinear(const std::string& table, const TestMatrix& gate, cons
   ConvertInput(context, placed_x.data(), num_rows, x.shape(1), {activations.rows});
   const LinearPart parts[] = {{.weights = gate.view(), .bias = placed_bias.data()},
                               {.weights = up.view(), .bias = placed_bias.data(), .out_column = size}};
-  const LinearArgs args = {.parts = parts,
-                           .num_parts = 2,
-                           .num_rows = num_rows,
-                           .x = placed_x.data(),
-                           .x_stride = x.shape(1),
-                           .quantized = activations.rows,
-                           .out = gate_up.data(),
-                           .out_stride = 2 * size};
+  LinearArgs args = {.parts = parts,
+                     .num_parts = 2,
+                     .num_rows = num_rows,
+                     .x = placed_x.data(),
+                     .x_stride = x.shape(1),
+                     .quantized = activations.rows,
+                     .out = gate_up.data(),
+                     .out_stride = 2 * size};
   const ActivationArgs activate = {
       .activation = ParseActivation(activation), .gated = true, .x = gate_up.data(), .num_rows = num_rows, .size = size, .out = out.data()};
-  GatedLinear(context, args, activate, {made.rows});
+  if (norm) {
+    const GivenNorm normed(context, placed_x, x, *norm, false);
+    args.x = normed.args.out;
+    RunLinearStep(context,
+                  {.norm = &normed.args, .input = {activations.rows}, .layers = args, .activation = &activate, .forms = {made.rows}});
+  } else {
+    GatedLinear(context, args, activate, {made.rows});
+  }
   return made.Fetch();
 }
 
@@ -119,19 +150,23 @@ struct TestParts {
 };
 
 // One linear layer of several matrices. By name: biases and residual, which may be left out; num_threads; fine and bits, of the quantised
-// input; tiles, the ranges to compute, all if left out; codes, which replace those of a 16-bit input.
+// input; tiles, the ranges to compute, all if left out; codes, which replace those of a 16-bit input; norm, the weights of an RMS norm of
+// x, or, with layer_norm, of a layer norm.
 FloatArray TestLinear(const std::string& table, const std::vector<TestMatrix*>& matrices, const FloatArray& x, const py::kwargs& given) {
   std::vector<std::vector<float>> biases;
   std::optional<FloatArray> residual;
   std::optional<std::vector<std::pair<int64_t, int64_t>>> tiles;
   std::optional<CodeBytes> codes;
-  bool fine = false;
+  std::optional<FloatArray> norm;
+  bool fine = false, layer_norm = false;
   int num_threads = 1, bits = 8;
   Keywords keywords(given, "linear");
   keywords.Read("biases", &biases);
   keywords.Read("residual", &residual);
   keywords.Read("tiles", &tiles);
   keywords.Read("codes", &codes);
+  keywords.Read("norm", &norm);
+  keywords.Read("layer_norm", &layer_norm);
   keywords.Read("fine", &fine);
   keywords.Read("num_threads", &num_threads);
   keywords.Read("bits", &bits);
@@ -149,17 +184,21 @@ FloatArray TestLinear(const std::string& table, const std::vector<TestMatrix*>& 
   if (context.bf16_dots) input.rounded = rounded.data();
   ConvertInput(context, placed_x.data(), x.shape(0), x.shape(1), input);
   if (codes && activations) activations->Replace(context, *codes);
-  const LinearArgs args = {.parts = parts.list.data(),
-                           .num_parts = static_cast<int64_t>(parts.list.size()),
-                           .num_rows = x.shape(0),
-                           .x = placed_x.data(),
-                           .x_stride = x.shape(1),
-                           .quantized = input.quantized,
-                           .out = placed_out.data(),
-                           .out_stride = parts.width,
-                           .accumulate = residual.has_value(),
-                           .x_bf16 = input.rounded};
-  if (tiles) {
+  LinearArgs args = {.parts = parts.list.data(),
+                     .num_parts = static_cast<int64_t>(parts.list.size()),
+                     .num_rows = x.shape(0),
+                     .x = placed_x.data(),
+                     .x_stride = x.shape(1),
+                     .quantized = input.quantized,
+                     .out = placed_out.data(),
+                     .out_stride = parts.width,
+                     .accumulate = residual.has_value(),
+                     .x_bf16 = input.rounded};
+  if (norm) {
+    const GivenNorm normed(context, placed_x, x, *norm, layer_norm);
+    args.x = normed.args.out;
+    RunLinearStep(context, {.norm = &normed.args, .input = input, .layers = args});
+  } else if (tiles) {
     std::vector<TileRange> ranges;
     for (const auto& [begin, end] : *tiles) ranges.push_back({begin, end});
     LinearTiles(context, args, ranges);

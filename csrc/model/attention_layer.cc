@@ -1,5 +1,8 @@
 #include "model/attention_layer.h"
 
+#include <optional>
+
+#include "kernels/ops/linear_step.h"
 #include "kernels/ops/rope.h"
 #include "kernels/ops/row_ops.h"
 #include "model/attention_capture.h"
@@ -65,10 +68,15 @@ ProjectedHeads ProjectHeads(const LayerPass& pass, int64_t layer, const LayerWei
   const PackedMatrix& last = gate == nullptr ? weights.query.matrix : gate->matrix;
   const LinearInput input = MakeInput(
       pass.context, pass.num_rows, {&weights.query.matrix, &weights.key.matrix, &weights.value.matrix, &last}, true, pass.workspace.forms);
-  const float* x = NormedInput(pass.context, {spec.attention_norm, weights.attention_norm}, pass.x, normed_at, pass.num_rows,
-                               pass.spec.hidden_size, input);
-  Linear(pass.context, ArgsOf(HeadParts(kinds, weights.query, weights.key, weights.value, gate), x, input, pass.num_rows, heads.queries,
-                              heads.stride, false));
+  const std::vector<LinearPart> parts = HeadParts(kinds, weights.query, weights.key, weights.value, gate);
+  const PlacedNorm placed{spec.attention_norm, weights.attention_norm};
+  const int64_t hidden = pass.spec.hidden_size;
+  std::optional<NormArgs> norm;  // of rows that only these layers read
+  if (placed.spec.present && normed_at != pass.kept) norm = RowNorm(placed.spec, placed.weights, pass.x, normed_at, pass.num_rows, hidden);
+  const float* x = norm ? normed_at : NormedInput(pass.context, placed, pass.x, normed_at, pass.num_rows, hidden, input);
+  RunLinearStep(pass.context, {.norm = norm ? &*norm : nullptr,
+                               .input = input,
+                               .layers = ArgsOf(parts, x, input, pass.num_rows, heads.queries, heads.stride, false)});
   if (side != nullptr) {
     const LinearInput beside =
         MakeInput(pass.context, pass.num_rows, {&side->query.matrix, &side->key.matrix, &side->value.matrix}, true, pass.workspace.forms);

@@ -4,7 +4,7 @@
 #include <iterator>
 
 #include "kernels/ops/activation.h"
-#include "kernels/ops/gated_linear.h"
+#include "kernels/ops/linear_step.h"
 
 namespace llmi {
 namespace {
@@ -19,14 +19,15 @@ void ActivatedRows(const LayerPass& pass, const MlpSpec& mlp, const MlpWeights& 
   ActivationArgs activation = {
       .activation = mlp.activation, .gated = mlp.gated, .x = gate_up, .num_rows = num_rows, .size = mlp.size, .out = out};
   std::copy(std::begin(weights.activation_parameters), std::end(weights.activation_parameters), std::begin(activation.parameters));
-  if (mlp.gated) return GatedLinear(pass.context, layers, activation, wanted);
-  Linear(pass.context, layers);
-  Activate(pass.context, activation, wanted);
+  RunLinearStep(pass.context, {.norm = input.norm ? &*input.norm : nullptr,
+                               .input = input.forms,
+                               .layers = layers,
+                               .activation = mlp.gated ? &activation : nullptr,
+                               .forms = wanted});
+  if (!mlp.gated) Activate(pass.context, activation, wanted);
 }
 
-}  // namespace
-
-MlpInput ReadMlpRows(const LayerPass& pass, const LayerSpec& spec, const LayerWeights& weights, const RowRange& rows,
+MlpInput PlanMlpRows(const LayerPass& pass, const LayerSpec& spec, const LayerWeights& weights, const RowRange& rows,
                      std::initializer_list<const PackedMatrix*> readers) {
   const int64_t hidden = pass.spec.hidden_size;
   const LinearInput forms = MakeInput(pass.context, rows.count, readers, false, pass.workspace.forms);
@@ -35,9 +36,20 @@ MlpInput ReadMlpRows(const LayerPass& pass, const LayerSpec& spec, const LayerWe
     ConvertInput(pass.context, kept, rows.count, hidden, forms);
     return {kept, forms};
   }
-  const PlacedNorm norm{spec.mlp_norm, weights.mlp_norm};
-  return {NormedInput(pass.context, norm, pass.x + rows.begin * hidden, pass.normed + rows.begin * hidden, rows.count, hidden, forms),
-          forms};
+  const float* x = pass.x + rows.begin * hidden;
+  float* normed = pass.normed + rows.begin * hidden;
+  if (spec.mlp_norm.present) return {normed, forms, RowNorm(spec.mlp_norm, weights.mlp_norm, x, normed, rows.count, hidden)};
+  ConvertInput(pass.context, x, rows.count, hidden, forms);
+  return {x, forms};
+}
+
+}  // namespace
+
+MlpInput ReadMlpRows(const LayerPass& pass, const LayerSpec& spec, const LayerWeights& weights, const RowRange& rows,
+                     std::initializer_list<const PackedMatrix*> readers) {
+  const MlpInput input = PlanMlpRows(pass, spec, weights, rows, readers);
+  if (input.norm) Norm(pass.context, *input.norm, input.forms);
+  return {input.x, input.forms};
 }
 
 MlpInner InnerRows(const LayerPass& pass, const MlpSpec& mlp, const MlpWeights& weights, const MlpInput& input, int64_t num_rows) {
@@ -55,7 +67,7 @@ void MlpLayer(const LayerPass& pass, const LayerSpec& spec, const LayerWeights& 
   for (int64_t begin = 0; begin < pass.num_rows; begin += kMlpRows) {
     const RowRange rows{begin, std::min(kMlpRows, pass.num_rows - begin)};
     const PackedMatrix& gate = spec.mlp.gated ? mlp.gate.matrix : mlp.up.matrix;
-    const MlpInput input = ReadMlpRows(pass, spec, weights, rows, {&gate, &mlp.up.matrix});
+    const MlpInput input = PlanMlpRows(pass, spec, weights, rows, {&gate, &mlp.up.matrix});
     const MlpInner inner = InnerRows(pass, spec.mlp, mlp, input, rows.count);
     AddToStream(pass, {.rows = rows,
                        .layer = mlp.down,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 
 #include "model/layer_pass.h"
 
@@ -15,6 +16,7 @@ void MlpLayer(const LayerPass& pass, const LayerSpec& spec, const LayerWeights& 
 struct MlpInput {
   const float* x;
   LinearInput forms;
+  std::optional<NormArgs> norm = std::nullopt;  // that is still to make them
 };
 // Those rows of the layer, with the forms that the matrices `readers` need.
 MlpInput ReadMlpRows(const LayerPass& pass, const LayerSpec& spec, const LayerWeights& weights, const RowRange& rows,

@@ -50,16 +50,27 @@ class CudaLauncher {
 };
 
 // Each is compiled in one of the files stream_*.cu, so that they compile side by side.
-extern template void LaunchStream<PackedType::kQ4>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
-extern template void LaunchStream<PackedType::kQ4Min>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
-extern template void LaunchStream<PackedType::kQ4K>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
-extern template void LaunchStream<PackedType::kQ5>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
-extern template void LaunchStream<PackedType::kQ5Min>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
-extern template void LaunchStream<PackedType::kQ5K>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
-extern template void LaunchStream<PackedType::kQ6K>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
-extern template void LaunchStream<PackedType::kTable>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
-extern template void LaunchStream<PackedType::kTableK>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
-extern template void LaunchStream<PackedType::kTableExp>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
-extern template void LaunchStream<PackedType::kQ8>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
+extern template void LaunchStream<PackedType::kQ4>(CudaLauncher&, const LinearOutput&, const StreamInput&);
+extern template void LaunchStream<PackedType::kQ4Min>(CudaLauncher&, const LinearOutput&, const StreamInput&);
+extern template void LaunchStream<PackedType::kQ4K>(CudaLauncher&, const LinearOutput&, const StreamInput&);
+extern template void LaunchStream<PackedType::kQ5>(CudaLauncher&, const LinearOutput&, const StreamInput&);
+extern template void LaunchStream<PackedType::kQ5Min>(CudaLauncher&, const LinearOutput&, const StreamInput&);
+extern template void LaunchStream<PackedType::kQ5K>(CudaLauncher&, const LinearOutput&, const StreamInput&);
+extern template void LaunchStream<PackedType::kQ6K>(CudaLauncher&, const LinearOutput&, const StreamInput&);
+extern template void LaunchStream<PackedType::kTable>(CudaLauncher&, const LinearOutput&, const StreamInput&);
+extern template void LaunchStream<PackedType::kTableK>(CudaLauncher&, const LinearOutput&, const StreamInput&);
+extern template void LaunchStream<PackedType::kTableExp>(CudaLauncher&, const LinearOutput&, const StreamInput&);
+extern template void LaunchStream<PackedType::kQ8>(CudaLauncher&, const LinearOutput&, const StreamInput&);
+extern template void LaunchStream<PackedType::kQ4>(CudaLauncher&, const GatedOutput&, const StreamInput&);
+extern template void LaunchStream<PackedType::kQ4Min>(CudaLauncher&, const GatedOutput&, const StreamInput&);
+extern template void LaunchStream<PackedType::kQ4K>(CudaLauncher&, const GatedOutput&, const StreamInput&);
+extern template void LaunchStream<PackedType::kQ5>(CudaLauncher&, const GatedOutput&, const StreamInput&);
+extern template void LaunchStream<PackedType::kQ5Min>(CudaLauncher&, const GatedOutput&, const StreamInput&);
+extern template void LaunchStream<PackedType::kQ5K>(CudaLauncher&, const GatedOutput&, const StreamInput&);
+extern template void LaunchStream<PackedType::kQ6K>(CudaLauncher&, const GatedOutput&, const StreamInput&);
+extern template void LaunchStream<PackedType::kTable>(CudaLauncher&, const GatedOutput&, const StreamInput&);
+extern template void LaunchStream<PackedType::kTableK>(CudaLauncher&, const GatedOutput&, const StreamInput&);
+extern template void LaunchStream<PackedType::kTableExp>(CudaLauncher&, const GatedOutput&, const StreamInput&);
+extern template void LaunchStream<PackedType::kQ8>(CudaLauncher&, const GatedOutput&, const StreamInput&);
 
 }  // namespace llmi::cuda

@@ -156,12 +156,15 @@ struct ExpertLinearKernel {
       group -= groups;
     }
     if (expert == num_experts) return;
+    const PackedView& w = output.weights;
+    const int64_t tile_bytes = PackedTileBytes(w.type, w.num_cols);
+    const int64_t tiles_before = expert * NumTiles(w.num_rows);
+    TileOutput tile = output.Tile(static_cast<int>(block.y), tile_bytes);
+    tile.weights += tiles_before * tile_bytes;
+    if (tile.bias != nullptr) tile.bias += tiles_before * kTileRows;
     LinearOutput own = output;
-    const int64_t num_tiles = NumTiles(own.weights.num_rows);
-    own.weights.data += expert * num_tiles * PackedTileBytes(own.weights.type, own.weights.num_cols);
-    if (own.bias != nullptr) own.bias += expert * num_tiles * kTileRows;
     own.num_rows = first[expert + 1];
-    LinearTile(block, own, rows, first[expert] + group * kLinearRows);
+    LinearTile(block, own, tile, rows, first[expert] + group * kLinearRows);
   }
 };
 

@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,17 +22,14 @@
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/draw_kernels.h"
 #include "kernels/cuda/expert_kernels.h"
-#include "kernels/cuda/half_linear_kernels.h"
 #include "kernels/cuda/kv_kernels.h"
 #include "kernels/cuda/layout.h"
-#include "kernels/cuda/linear_kernels.h"
-#include "kernels/cuda/matrix_linear_kernel.h"
+#include "kernels/cuda/linear_launch.h"
 #include "kernels/cuda/placed_batch.h"
 #include "kernels/cuda/placed_draw.h"
-#include "kernels/cuda/row_kernels.h"
+#include "kernels/cuda/row_launch.h"
 #include "kernels/cuda/span_kernel.h"
 #include "kernels/cuda/step_kernels.h"
-#include "kernels/cuda/stream_launch.h"
 #include "kernels/cuda/stream_table.h"
 #include "kernels/dispatch/device.h"
 
@@ -149,45 +147,17 @@ class GpuDevice final : public Device {
     Busy().Launch(num_rows, 1, kRowThreads, 0, GatherRowsKernel{x, size, rows, out});
   }
 
-  void QuantizeRows(const float* x, int64_t num_rows, const QuantizedRows& out) override {
-    const int64_t num_blocks = num_rows * (out.num_cols / kBlockSize);
-    Busy().Launch((num_blocks + kRowThreads - 1) / kRowThreads, 1, kRowThreads, 0, QuantizeRowsKernel{x, num_blocks, out});
-  }
+  void QuantizeRows(const float* x, int64_t num_rows, const QuantizedRows& out) override { LaunchQuantize(Busy(), x, num_rows, out); }
 
-  void Linear(const LinearArgs& args) override {
-    std::optional<HalfFormat> rounded;  // x, for all parts of that format
-    for (int64_t p = 0; p < args.num_parts; ++p) {
-      const LinearPart& part = args.parts[p];
-      if (IsRowsPacked(part.weights.type)) {
-        const HalfFormat format = part.weights.type == PackedType::kBF16Rows ? HalfFormat::kBF16 : HalfFormat::kF16;
-        if (std::exchange(rounded, format) != format) RoundRows(format, args, part.weights.num_cols);
-        MultiplyFreely(format, args, part);
-        continue;
-      }
-      const LinearOutput output = {part.weights, part.bias, args.num_rows, args.out + part.out_column, args.out_stride, args.accumulate};
-      if (part.weights.in_chunks) {
-        const PackedView& w = part.weights;
-        const StreamVariant variant = stream_choices_.Of(w.type, w.num_rows, w.num_cols, args.num_rows);
-        LaunchStreamLinear<typename Runtime::Launcher>(Busy(), {variant.rows, variant.blocks * runtime_.num_multiprocessors()}, output,
-                                                       {args.quantized});
-        continue;
-      }
-      const int64_t num_tiles = NumTiles(part.weights.num_rows);
-      const int64_t num_groups = (args.num_rows + kLinearRows - 1) / kLinearRows;
-      const auto launch = [&](const auto& kernel) { Busy().Launch(num_groups, num_tiles, kLinearThreads, kernel.kSharedBytes, kernel); };
-      if (IsQuantizedPacked(part.weights.type) && args.num_rows > kLinearRows) {
-        Busy().Launch((args.num_rows + kMatrixRows - 1) / kMatrixRows, (num_tiles + kMatrixWarps - 1) / kMatrixWarps,
-                      kMatrixWarps * kWarpLanes, 0, MatrixLinearKernel{output, {args.quantized}});
-      } else if (IsQuantizedPacked(part.weights.type)) {
-        launch(LinearKernel<Int8Rows>{output, {args.quantized}});
-      } else if (options_.bf16_linear && part.weights.type == PackedType::kBF16) {
-        LaunchHalfLinear<HalfFormat::kBF16>({output, {args.x, args.x_stride}}, num_tiles);
-      } else if (options_.f16_linear && part.weights.type == PackedType::kF16) {
-        LaunchHalfLinear<HalfFormat::kF16>({output, {args.x, args.x_stride}}, num_tiles);
-      } else {
-        launch(LinearKernel<FloatRows>{output, {args.x, args.x_stride}});
-      }
+  void Linear(const LinearStep& step) override {
+    const std::span<const LinearPart> parts(step.layers.parts, static_cast<size_t>(step.layers.num_parts));
+    if (std::ranges::none_of(parts, [](const LinearPart& part) { return IsRowsPacked(part.weights.type); })) {
+      return LaunchLinear<typename Runtime::Launcher>(Busy(), options_, stream_choices_, runtime_.num_multiprocessors(), step);
     }
+    if (step.norm != nullptr) Norm(*step.norm, step.input.quantized);
+    MultiplyFreely(step.layers);
+    LaunchLinear<typename Runtime::Launcher>(Busy(), options_, stream_choices_, runtime_.num_multiprocessors(), {.layers = step.layers});
+    if (step.activation != nullptr) Activate(*step.activation, step.forms.quantized);
   }
 
   void Route(const RouteArgs& args) override { Busy().Launch(args.num_rows, 1, kWarpLanes, RouteKernel::kSharedBytes, RouteKernel{args}); }
@@ -201,7 +171,8 @@ class GpuDevice final : public Device {
   void ExpertLinear(const ExpertPairs& pairs, const LinearArgs& args) override {
     for (int64_t p = 0; p < args.num_parts; ++p) {
       const LinearPart& part = args.parts[p];
-      const LinearOutput output = {part.weights, part.bias, args.num_rows, args.out + part.out_column, args.out_stride, false};
+      LinearOutput output(part.weights, args.num_rows, args.out_stride, false);
+      output.Add(part.weights, part.bias, args.out + part.out_column);
       const auto launch = [&](const auto& kernel) {
         Busy().Launch(MostPairGroups(pairs), NumTiles(part.weights.num_rows), kLinearThreads, kernel.kSharedBytes, kernel);
       };
@@ -219,13 +190,11 @@ class GpuDevice final : public Device {
     Busy().Launch(num_rows, 1, kRowThreads, 0, AddGatedKernel{x, gates, size, out});
   }
 
-  void Norm(const NormArgs& args) override {
-    Busy().Launch(args.num_rows, args.num_groups, kRowThreads, NormKernel::kSharedBytes, NormKernel{args});
-  }
+  void Norm(const NormArgs& args, const QuantizedRows& forms) override { LaunchNorm(Busy(), args, forms); }
 
   void Rope(const RopeArgs& args) override { Busy().Launch(args.num_rows, 1, kRowThreads, 0, RopeKernel{args}); }
 
-  void Activate(const ActivationArgs& args) override { Busy().Launch(args.num_rows, 1, kRowThreads, 0, ActivationKernel{args}); }
+  void Activate(const ActivationArgs& args, const QuantizedRows& forms) override { LaunchActivation(Busy(), args, forms); }
 
   void AddScaled(const float* x, int64_t count, float scale, float* out) override {
     Busy().Launch((count + kRowThreads - 1) / kRowThreads, 1, kRowThreads, 0, AddScaledKernel{x, count, scale, out});
@@ -447,7 +416,7 @@ class GpuDevice final : public Device {
   }
 
   // Multiplies the rows that were rounded last.
-  void MultiplyFreely(HalfFormat format, const LinearArgs& args, const LinearPart& part) {
+  void MultiplyPart(HalfFormat format, const LinearArgs& args, const LinearPart& part) {
     float* out = args.out + part.out_column;
     Busy().Multiply(*cublas_lt_,
                     {format, reinterpret_cast<const uint16_t*>(part.weights.data), rounded_.template as<uint16_t>(), out, args.num_rows,
@@ -456,17 +425,15 @@ class GpuDevice final : public Device {
       Busy().Launch(args.num_rows, 1, kRowThreads, 0, AddBiasKernel{part.bias, part.weights.num_rows, out, args.out_stride});
     }
   }
-
-  // Few rows: the warps of a block share the columns of a tile; many rows: each warp has a tile. The sums are the same.
-  template <HalfFormat F>
-  void LaunchHalfLinear(const HalfLinear<F>& linear, int64_t num_tiles) {
-    constexpr int kThreads = kHalfWarps * kWarpLanes;
-    const int64_t num_rows = linear.output.num_rows;
-    if (num_rows <= HalfSplitKernel<F>::kRows) {
-      Busy().Launch(1, num_tiles, kThreads, HalfSplitKernel<F>::kSharedBytes, HalfSplitKernel<F>{linear});
-    } else {
-      Busy().Launch((num_rows + HalfTileKernel<F>::kRows - 1) / HalfTileKernel<F>::kRows, (num_tiles + kHalfWarps - 1) / kHalfWarps,
-                    kThreads, HalfTileKernel<F>::kSharedBytes, HalfTileKernel<F>{linear});
+  // The parts that are cuBLASLt's.
+  void MultiplyFreely(const LinearArgs& args) {
+    std::optional<HalfFormat> rounded;  // x, for all parts of that format
+    for (int64_t p = 0; p < args.num_parts; ++p) {
+      const LinearPart& part = args.parts[p];
+      if (!IsRowsPacked(part.weights.type)) continue;
+      const HalfFormat format = part.weights.type == PackedType::kBF16Rows ? HalfFormat::kBF16 : HalfFormat::kF16;
+      if (std::exchange(rounded, format) != format) RoundRows(format, args, part.weights.num_cols);
+      MultiplyPart(format, args, part);
     }
   }
 

@@ -34,7 +34,8 @@ struct HalfLinear {
     rows.ForEachPointer(visit);
   }
 
-  LLMI_HD const uint32_t* Tile(int64_t index) const { return reinterpret_cast<const uint32_t*>(output.weights.data + index * TileBytes()); }
+  LLMI_HD TileOutput Tile(int64_t index) const { return output.Tile(static_cast<int>(index), TileBytes()); }
+  LLMI_HD static const uint32_t* WordsOf(const TileOutput& tile) { return reinterpret_cast<const uint32_t*>(tile.weights); }
   LLMI_HD int64_t TileBytes() const { return PackedTileBytes(output.weights.type, output.weights.num_cols); }
   // Columns k and k + 1 of a row of x, as one word; zero where there are none.
   LLMI_HD uint32_t TwoOfX(int64_t row, int64_t k) const { return OneOfX(row, k) | (OneOfX(row, k + 1) << 16); }
@@ -104,7 +105,8 @@ struct HalfSplitKernel {
 
   template <typename Block>
   LLMI_HD void operator()(const Block& block) const {
-    const uint32_t* tile = linear.Tile(block.y);
+    const TileOutput output = linear.Tile(block.y);
+    const uint32_t* tile = HalfLinear<F>::WordsOf(output);
     const int64_t num_chunks = (linear.output.weights.num_cols + kHalfChunk - 1) / kHalfChunk;
     float* totals = reinterpret_cast<float*>(block.shared);  // [row of x][row of the tile]
     float* sums = totals + kOutputs;                         // of each warp's chunk
@@ -127,7 +129,7 @@ struct HalfSplitKernel {
     }
     block.ForEachThread([&](int thread) {
       for (int i = thread; i < kOutputs; i += block.num_threads) {
-        linear.output.Store(i / kTileRows, block.y * kTileRows + i % kTileRows, totals[i]);
+        linear.output.Store(output, i / static_cast<int>(kTileRows), i % static_cast<int>(kTileRows), totals[i]);
       }
     });
   }
@@ -177,7 +179,7 @@ struct HalfTileKernel {
     const int64_t first_row = block.x * kRows;
     typename Block::template PerWarp<Sums<Warp>> totals;
     block.ForEachWarp([&](const Warp& warp) {
-      if (TileOf(block, warp) * kTileRows < w.num_rows) block.Streams(linear.TileBytes());
+      if (TileOf(block, warp) < linear.output.num_tiles) block.Streams(linear.TileBytes());
     });
     for (int64_t chunk = 0; chunk < w.num_cols; chunk += kHalfChunk) {
       typename Block::template PerWarp<Sums<Warp>> sums;
@@ -205,13 +207,14 @@ struct HalfTileKernel {
       });
     }
     block.ForEachWarp([&](const Warp& warp) {
+      if (TileOf(block, warp) >= linear.output.num_tiles) return;
+      const TileOutput output = linear.Tile(TileOf(block, warp));
       warp.ForEachLane([&](int lane) {
         LLMI_UNROLL
         for (int group = 0; group < kGroups; ++group) {
           for (int i = 0; i < 4; ++i) {
-            linear.output.Store(first_row + group * kHalfRows + MatrixColumn(lane, i),
-                                TileOf(block, warp) * kTileRows + HalfLinear<F>::TileRow(lane, i),
-                                totals[warp].groups[group][lane].values[i]);
+            linear.output.Store(output, static_cast<int>(first_row) + group * kHalfRows + MatrixColumn(lane, i),
+                                HalfLinear<F>::TileRow(lane, i), totals[warp].groups[group][lane].values[i]);
           }
         }
       });
@@ -232,12 +235,13 @@ struct HalfTileKernel {
   template <typename Warp>
   LLMI_HD void AddStage(const Warp& warp, int64_t tile_index, int64_t begin, int64_t first_row, const uint32_t* x_words,
                         Sums<Warp>* sums) const {
-    if (tile_index * kTileRows >= linear.output.weights.num_rows) return;
+    if (tile_index >= linear.output.num_tiles) return;
     const auto load_x = [&](int group, int64_t k, int lane) -> HalfMatrixB {
       const uint32_t* words = x_words + (group * kHalfRows + lane / 4) * kRowWords + (k - begin) / 2 + lane % 4;
       return {{words[0], words[4]}};
     };
-    linear.template AddColumns<kGroups>(warp, linear.Tile(tile_index), begin, linear.output.num_rows - first_row, load_x, sums->groups);
+    linear.template AddColumns<kGroups>(warp, HalfLinear<F>::WordsOf(linear.Tile(tile_index)), begin, linear.output.num_rows - first_row,
+                                        load_x, sums->groups);
   }
 };
 

@@ -9,7 +9,8 @@
 #include "core/scalar_math.h"
 #include "kernels/cpu/reference/packed_block.h"
 #include "kernels/cuda/block.h"
-#include "kernels/ops/linear.h"
+#include "kernels/cuda/linear_output.h"
+#include "kernels/cuda/row_codes.h"
 
 namespace llmi::cuda {
 
@@ -18,30 +19,6 @@ constexpr int kLinearRows = 8;                               // of x
 constexpr int kLinearBlocks = kLinearThreads / kTileRows;    // of 32 columns, at a time
 constexpr int kLinearSums = kLinearBlocks * kLinearThreads;  // block sums at a time: [block][row][column]
 static_assert(kLinearRows * kTileRows == kLinearThreads);
-
-// The common part of both kinds: the place of the results.
-struct LinearOutput {
-  PackedView weights;
-  const float* bias;
-  int64_t num_rows;
-  float* out;  // of the part's first column
-  int64_t out_stride;
-  bool accumulate;
-
-  template <typename Visit>
-  void ForEachPointer(const Visit& visit) const {
-    visit(weights.data);
-    visit(bias);
-    visit(out);
-  }
-
-  LLMI_HD void Store(int64_t row, int64_t column, float value) const {
-    if (row >= num_rows || column >= weights.num_rows) return;
-    if (bias != nullptr) value = value + bias[column];
-    float* to = out + row * out_stride + column;
-    *to = accumulate ? *to + value : value;
-  }
-};
 
 // x for float weights.
 struct FloatRows {
@@ -82,11 +59,7 @@ struct Int8Rows {
 
   template <typename Visit>
   void ForEachPointer(const Visit& visit) const {
-    visit(x.codes);
-    visit(x.scales);
-    visit(x.sums);
-    visit(x.half_sums);
-    visit(x.low);
+    VisitPointers(x, visit);
   }
 
   LLMI_HD void SumBlock(const PackedView& w, const uint8_t* tile, int64_t column, int64_t index, int64_t first_row, int64_t end_row,
@@ -188,12 +161,11 @@ struct Int8Rows {
   }
 };
 
-// Rows [first_row, first_row + kLinearRows) of x, as far as there are so many, and tile y of W.
+// Rows [first_row, first_row + kLinearRows) of x, as far as there are so many, and a tile of W.
 template <typename Block, typename Rows>
-LLMI_HD void LinearTile(const Block& block, const LinearOutput& output, const Rows& rows, int64_t first_row) {
+LLMI_HD void LinearTile(const Block& block, const LinearOutput& output, const TileOutput& tile, const Rows& rows, int64_t first_row) {
   using BlockSum = typename Rows::BlockSum;
   const PackedView& w = output.weights;
-  const uint8_t* tile = w.data + block.y * PackedTileBytes(w.type, w.num_cols);
   const int64_t num_blocks = (w.num_cols + kBlockSize - 1) / kBlockSize;
   float* totals = reinterpret_cast<float*>(block.shared);
   BlockSum* sums = reinterpret_cast<BlockSum*>(totals + kLinearThreads);
@@ -204,7 +176,7 @@ LLMI_HD void LinearTile(const Block& block, const LinearOutput& output, const Ro
       const int64_t index = first + thread / kTileRows;
       if (index >= num_blocks) return;
       BlockSum* to = sums + thread / kTileRows * kLinearThreads + thread % kTileRows;
-      rows.SumBlock(w, tile, thread % kTileRows, index, first_row, output.num_rows, to);
+      rows.SumBlock(w, tile.weights, thread % kTileRows, index, first_row, output.num_rows, to);
     });
     block.ForEachThread([&](int thread) {
       if (first_row + thread / kTileRows >= output.num_rows) return;
@@ -215,8 +187,10 @@ LLMI_HD void LinearTile(const Block& block, const LinearOutput& output, const Ro
       totals[thread] = total;
     });
   }
-  block.ForEachThread(
-      [&](int thread) { output.Store(first_row + thread / kTileRows, block.y * kTileRows + thread % kTileRows, totals[thread]); });
+  block.ForEachThread([&](int thread) {
+    output.Store(tile, static_cast<int>(first_row) + thread / static_cast<int>(kTileRows), thread % static_cast<int>(kTileRows),
+                 totals[thread]);
+  });
 }
 
 // Block x: 8 rows of x; y: a tile of W, so that blocks that run side by side share it.
@@ -234,7 +208,8 @@ struct LinearKernel {
 
   template <typename Block>
   LLMI_HD void operator()(const Block& block) const {
-    LinearTile(block, output, rows, block.x * kLinearRows);
+    const TileOutput tile = output.Tile(static_cast<int>(block.y), PackedTileBytes(output.weights.type, output.weights.num_cols));
+    LinearTile(block, output, tile, rows, block.x * kLinearRows);
   }
 };
 

@@ -28,10 +28,11 @@ struct MatrixLinearKernel {
   template <typename Block>
   LLMI_HD void operator()(const Block& block) const {
     block.ForEachWarp([&](const auto& warp) {
-      const int64_t tile = block.y * kMatrixWarps + warp.index;
-      if (tile * kTileRows >= output.weights.num_rows) return;
-      block.Streams(PackedTileBytes(output.weights.type, output.weights.num_cols));
-      ComputeTile(warp, tile, block.x * kMatrixRows);
+      const int index = static_cast<int>(block.y) * kMatrixWarps + warp.index;
+      if (index >= output.num_tiles) return;
+      const int64_t tile_bytes = PackedTileBytes(output.weights.type, output.weights.num_cols);
+      block.Streams(tile_bytes);
+      ComputeTile(warp, output.Tile(index, tile_bytes), block.x * kMatrixRows);
     });
   }
 
@@ -44,9 +45,8 @@ struct MatrixLinearKernel {
   };
 
   template <typename Warp>
-  LLMI_HD void ComputeTile(const Warp& warp, int64_t tile_index, int64_t first_row) const {
+  LLMI_HD void ComputeTile(const Warp& warp, const TileOutput& tile, int64_t first_row) const {
     const PackedView& w = output.weights;
-    const uint8_t* tile = w.data + tile_index * PackedTileBytes(w.type, w.num_cols);
     const int64_t num_blocks = w.num_cols / kBlockSize;
     typename Warp::template PerLane<Totals> totals;
     for (int64_t index = 0; index < num_blocks; ++index) {
@@ -54,10 +54,10 @@ struct MatrixLinearKernel {
       typename Warp::template PerLane<MatrixA> second_half;
       typename Warp::template PerLane<LaneScales> scales;
       warp.ForEachLane([&](int lane) {
-        LoadWeights(w, tile, index, lane, &first_half[lane], &second_half[lane]);
+        LoadWeights(w, tile.weights, index, lane, &first_half[lane], &second_half[lane]);
         LLMI_UNROLL
         for (int half = 0; half < 2; ++half) {
-          scales[lane].of[half] = Int8Rows::ScalesOf(reference::RowOf(w, tile, MatrixRow(lane, 2 * half)), index);
+          scales[lane].of[half] = Int8Rows::ScalesOf(reference::RowOf(w, tile.weights, MatrixRow(lane, 2 * half)), index);
         }
       });
       LLMI_UNROLL
@@ -103,7 +103,7 @@ struct MatrixLinearKernel {
       for (int group = 0; group < kMatrixGroups; ++group) {
         LLMI_UNROLL
         for (int i = 0; i < 4; ++i) {
-          output.Store(first_row + group * kMatrixColumns + MatrixColumn(lane, i), tile_index * kTileRows + MatrixRow(lane, i),
+          output.Store(tile, static_cast<int>(first_row) + group * kMatrixColumns + MatrixColumn(lane, i), MatrixRow(lane, i),
                        totals[lane].values[group][i]);
         }
       }

@@ -5,12 +5,12 @@
 
 #include "core/scalar_math.h"
 #include "kernels/cpu/reference/elementwise.h"
-#include "kernels/cpu/reference/lanes.h"
 #include "kernels/cpu/reference/packed_block.h"
-#include "kernels/cpu/reference/quantize_block.h"
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/chunk_value.h"
 #include "kernels/cuda/half_format.h"
+#include "kernels/cuda/norm_sums.h"
+#include "kernels/cuda/row_codes.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/norm.h"
 #include "kernels/ops/rope.h"
@@ -100,13 +100,9 @@ struct AddBiasKernel {
 
 // Block x: a row; y: a group.
 struct NormKernel {
-  struct Shared {
-    float lanes[16];
-    float mean;
-    float inverse;
-  };
-  static constexpr size_t kSharedBytes = sizeof(Shared);
+  static constexpr size_t kSharedBytes = sizeof(NormSums);
   NormArgs args;
+  QuantizedRows forms;  // of out; codes null: not wanted
 
   template <typename Visit>
   void ForEachPointer(const Visit& visit) const {
@@ -114,46 +110,23 @@ struct NormKernel {
     visit(args.out);
     visit(args.weight);
     visit(args.bias);
+    VisitPointers(forms, visit);
   }
 
   template <typename Block>
   LLMI_HD void operator()(const Block& block) const {
     const float* x = args.x + block.x * args.x_stride + block.y * NormGroupStride(args);
     float* out = args.out + block.x * args.out_stride + block.y * NormGroupStride(args);
-    const auto size = static_cast<float>(args.size);
-    const bool is_layer = args.kind == NormKind::kLayer;
-    Shared& shared = *reinterpret_cast<Shared*>(block.shared);
-    if (is_layer) {
-      AddLanes(block, [&](int64_t i, float sum) { return sum + x[i]; });
-      block.ForEachThread([&](int thread) {
-        if (thread == 0) shared.mean = reference::FoldSum(shared.lanes) / size;
-      });
-    }
-    AddLanes(block, [&](int64_t i, float sum) {
-      const float value = is_layer ? x[i] - shared.mean : x[i];
-      return Fma(value, value, sum);
-    });
+    auto* sums = reinterpret_cast<NormSums*>(block.shared);
+    FindNorms(block, args, 1, [&](int, int64_t i) { return x[i]; }, sums);
     block.ForEachThread([&](int thread) {
-      if (thread == 0) shared.inverse = 1.0f / SqrtF32(reference::FoldSum(shared.lanes) / size + args.eps);
-    });
-    block.ForEachThread([&](int thread) {
-      reference::NormedGroup normed = reference::NormedGroupOf(args, block.y);
-      if (is_layer) normed.mean = shared.mean;
-      normed.inverse = shared.inverse;
+      const reference::NormedGroup normed = sums->Group(args, block.y);
       for (int64_t i = thread; i < args.size; i += block.num_threads) normed.Store(i, x[i], out);
     });
-  }
-
- private:
-  // Each lane's sum: sum = add(i, sum) from zero over its values.
-  template <typename Block, typename Add>
-  LLMI_HD void AddLanes(const Block& block, const Add& add) const {
-    block.ForEachThread([&](int thread) {
-      if (thread >= 16) return;
-      float sum = 0.0f;
-      for (int64_t i = thread; i < args.size; i += 16) sum = add(i, sum);
-      reinterpret_cast<Shared*>(block.shared)->lanes[thread] = sum;
-    });
+    if (forms.codes == nullptr) return;
+    const int64_t num_blocks = args.size / kBlockSize;
+    QuantizeBy(block, num_blocks, (block.x * args.num_groups + block.y) * num_blocks, forms,
+               [&](int64_t at) { return *reinterpret_cast<const FourFloats*>(out + at); });
   }
 };
 
@@ -181,25 +154,34 @@ struct RopeKernel {
   }
 };
 
-// Block x: a row.
+// Block x: a row; y: kColumns of its columns.
 struct ActivationKernel {
+  static constexpr int64_t kColumns = 1024;
   ActivationArgs args;
+  QuantizedRows forms;  // of out; codes null: not wanted
 
   template <typename Visit>
   void ForEachPointer(const Visit& visit) const {
     visit(args.x);
     visit(args.out);
+    VisitPointers(forms, visit);
   }
 
   template <typename Block>
   LLMI_HD void operator()(const Block& block) const {
+    const int64_t begin = block.y * kColumns;
+    const int64_t left = args.size - begin;
+    const int64_t count = left < kColumns ? left : kColumns;
+    const float* x = args.x + block.x * (args.gated ? 2 : 1) * args.size + begin;
+    float* out = args.out + block.x * args.size + begin;
     block.ForEachThread([&](int thread) {
-      const float* x = args.x + block.x * (args.gated ? 2 : 1) * args.size;
-      for (int64_t i = thread; i < args.size; i += block.num_threads) {
-        args.out[block.x * args.size + i] =
-            args.gated ? reference::GatedActivated(args, x[i], x[args.size + i]) : reference::Activated(args, x[i]);
+      for (int64_t i = thread; i < count; i += block.num_threads) {
+        out[i] = args.gated ? reference::GatedActivated(args, x[i], x[args.size + i]) : reference::Activated(args, x[i]);
       }
     });
+    if (forms.codes == nullptr) return;
+    QuantizeBy(block, count / kBlockSize, (block.x * args.size + begin) / kBlockSize, forms,
+               [&](int64_t at) { return *reinterpret_cast<const FourFloats*>(out + at); });
   }
 };
 
@@ -349,8 +331,9 @@ struct SoftCapKernel {
   }
 };
 
-// A thread quantises one block of 32 values.
+// Block x: kBlocks of 32 values.
 struct QuantizeRowsKernel {
+  static constexpr int64_t kBlocks = 64;
   const float* x;
   int64_t num_blocks;
   QuantizedRows out;
@@ -358,19 +341,16 @@ struct QuantizeRowsKernel {
   template <typename Visit>
   void ForEachPointer(const Visit& visit) const {
     visit(x);
-    visit(out.codes);
-    visit(out.scales);
-    visit(out.sums);
-    visit(out.half_sums);
-    visit(out.low);
+    VisitPointers(out, visit);
   }
 
   template <typename Block>
   LLMI_HD void operator()(const Block& block) const {
-    block.ForEachThread([&](int thread) {
-      const int64_t index = block.x * block.num_threads + thread;
-      if (index < num_blocks) reference::QuantizeBlock(x, index, out);
-    });
+    const int64_t begin = block.x * kBlocks;
+    const int64_t left = num_blocks - begin;
+    const float* from = x + begin * kBlockSize;
+    QuantizeBy(block, left < kBlocks ? left : kBlocks, begin, out,
+               [&](int64_t at) { return *reinterpret_cast<const FourFloats*>(from + at); });
   }
 };
 

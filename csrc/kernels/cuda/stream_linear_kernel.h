@@ -13,7 +13,9 @@
 #include <type_traits>
 
 #include "kernels/cuda/chunk_parts.h"
+#include "kernels/cuda/gated_output.h"
 #include "kernels/cuda/linear_kernels.h"
+#include "kernels/cuda/norm_prologue.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/cuda/stream_choices.h"
 #include "kernels/cuda/warp.h"
@@ -28,8 +30,9 @@ constexpr int kStreamRows = 64;  // of x in a block
 //
 // Block x: every grid_x-th tile; y: 64 rows of x.
 // kIsWhole: all chunks are, so nothing needs a guard.
-template <PackedType kType, ActivationForm kForm, StreamRowsForm kRows, bool kIsWhole>
-struct StreamLinearKernel {
+// Output: LinearOutput, or GatedOutput.
+template <PackedType kType, ActivationForm kForm, StreamRowsForm kRows, bool kIsWhole, typename Output>
+struct StreamKernel {
   static constexpr int kMostRegisters = 112;  // two blocks of 288 threads on a multiprocessor
   static constexpr bool kFour = kRows == StreamRowsForm::kFour;
   static constexpr bool kFine = kForm == ActivationForm::kFine;
@@ -42,9 +45,12 @@ struct StreamLinearKernel {
   static constexpr int kSetRows = kFour ? 4 : 8 * kGroups;
   static constexpr int kSets = kFour ? 1 : kStreamRows / kSetRows;
   // What a warp keeps until its turn must fit its registers.
-  static constexpr bool kIsHalved = kHalves    ? !kFour || kForm != ActivationForm::kCoarse
-                                    : kMinimum ? kFine || (kTwoBytes && (!kFour || PackedBits(kType) > 4))
-                                               : !kIsWhole && (kFine || (kTwoBytes && !kFour && IsTablePacked(kType)));
+  static constexpr bool kIsGated = Output::kGroupTiles > 1;
+  static constexpr bool kIsHalvedForGated = kFour ? kTwoBytes || kHalves : kTwoBytes ? IsTablePacked(kType) : kMinimum;
+  static constexpr bool kIsHalved =
+      (kIsGated && kIsHalvedForGated) || (kHalves    ? !kFour || kForm != ActivationForm::kCoarse
+                                          : kMinimum ? kFine || (kTwoBytes && (!kFour || PackedBits(kType) > 4))
+                                                     : !kIsWhole && (kFine || (kTwoBytes && !kFour && IsTablePacked(kType))));
   static constexpr int kUnits = kGroups * (kIsHalved ? 2 : 1);  // of a chunk
   static constexpr int kUnitBlocks = kChunkBlocks / kUnits;
   static constexpr int kXScales = kFine ? 2 : 1;          // for each 32 columns
@@ -61,12 +67,15 @@ struct StreamLinearKernel {
     StreamRoom<kSlots, kSlotBytes> room;
     Totals totals[kSets][kWarpLanes];
     alignas(16) ChunkTable table;  // so that it comes to registers in one load
+    QuantizedRows x;               // of up to four rows, so that it takes no registers
+    typename Output::template Room<kSetRows> ends[kSets];
   };
-  static constexpr size_t kSharedBytes = sizeof(Shared);
+  static constexpr size_t kSharedBytes = (sizeof(Shared) + 15) / 16 * 16;  // behind it: room for normed rows
 
-  LinearOutput output;
+  Output output;
   Int8Rows rows;
-  int64_t grid_x;
+  NormArgs norm;  // x null: rows are made already; else of up to four rows, which each block makes (norm_prologue.h)
+  int grid_x;
   unsigned num_blocks;  // of 32 columns
   ChunkTable table;
 
@@ -74,17 +83,26 @@ struct StreamLinearKernel {
   void ForEachPointer(const Visit& visit) const {
     output.ForEachPointer(visit);
     rows.ForEachPointer(visit);
+    visit(norm.x);
+    visit(norm.weight);
+    visit(norm.bias);
   }
 
   template <typename Block>
   LLMI_HD void operator()(const Block& block) const {
     using Warp = typename Block::Warp;
     Shared& shared = *reinterpret_cast<Shared*>(block.shared);
-    const int64_t first_row = block.y * kStreamRows;
-    const int64_t rows_left = output.num_rows - first_row;
-    const int num_sets = rows_left < kSets * kSetRows ? static_cast<int>((rows_left + kSetRows - 1) / kSetRows) : kSets;
+    const int first_row = static_cast<int>(block.y) * kStreamRows;
+    const int rows_left = output.num_rows - first_row;
+    const int num_sets = rows_left < kSets * kSetRows ? (rows_left + kSetRows - 1) / kSetRows : kSets;
     const unsigned num_chunks = (num_blocks + kChunkBlocks - 1) / kChunkBlocks;
-    const auto num_tiles = static_cast<unsigned>((NumTiles(output.weights.num_rows) - block.x + grid_x - 1) / grid_x);
+    constexpr int kGroup = Output::kGroupTiles;
+    const int first_group = static_cast<int>(block.x);
+    const auto num_tiles = static_cast<unsigned>((output.num_tiles / kGroup - first_group + grid_x - 1) / grid_x * kGroup);
+    const auto tile_index = [=, this](unsigned tile) {  // of all, of a tile of the block's
+      const auto own = static_cast<int>(tile);
+      return kGroup == 1 ? first_group + own * grid_x : (first_group + own / kGroup * grid_x) * kGroup + own % kGroup;
+    };
     const int64_t tile_bytes = ChunkTileBytes(kType, output.weights.num_cols);
     if constexpr (IsTablePacked(kType)) {
       block.ForEachThread([&](int thread) {
@@ -94,9 +112,16 @@ struct StreamLinearKernel {
     auto stream = OpenStream(block, &shared.room, num_sets * kUnits, num_tiles * num_chunks, [=, this](unsigned piece) -> StreamPiece {
       const unsigned tile = piece / num_chunks;
       const unsigned chunk = piece - tile * num_chunks;
-      const uint8_t* from = output.weights.data + (block.x + tile * grid_x) * tile_bytes + chunk * ChunkBytes(kType, kChunkBlocks);
-      return {from, static_cast<int>(ChunkBytes(kType, BlocksFrom(chunk * kChunkBlocks)))};
+      const TileOutput from = output.Tile(tile_index(tile), tile_bytes);
+      return {from.weights + chunk * ChunkBytes(kType, kChunkBlocks),
+              static_cast<int>(ChunkBytes(kType, BlocksFrom(chunk * kChunkBlocks)))};
     });
+    if constexpr (kFour) {
+      const QuantizedRows x = norm.x != nullptr ? NormToCodes(block, norm, rows.x, block.shared + kSharedBytes) : rows.x;
+      block.ForEachThread([&](int thread) {
+        if (thread == 0) shared.x = x;
+      });
+    }
     const int warps_per_set = num_sets > 4 ? 1 : num_sets > 2 ? kMostWarps / 4 : kMostWarps / num_sets;
     const unsigned tile_units = num_chunks * kUnits;
     typename Block::template PerWarp<Unit<Warp>> units;
@@ -112,12 +137,12 @@ struct StreamLinearKernel {
             ++unit.tile;
           }
           unit.first_block = (index - unit.tile_begin) * kUnitBlocks;
-          Compute(warp, stream, index / kUnits, shared.table, &unit);
+          Compute(warp, stream, index / kUnits, kFour ? shared.x : rows.x, shared.table, &unit);
         },
         [&](const Warp& warp, int set, unsigned index) {
           const Unit<Warp>& unit = units[warp];
           const bool is_last = index - unit.tile_begin + 1 == tile_units;
-          Add(warp, unit, is_last, first_row + set * kSetRows, (block.x + unit.tile * grid_x) * kTileRows, shared.totals[set]);
+          Add(warp, unit, is_last, first_row + set * kSetRows, tile_index(unit.tile), shared.totals[set], &shared.ends[set]);
         });
   }
 
@@ -159,8 +184,8 @@ struct StreamLinearKernel {
     return kIsWhole || num_blocks - first >= kChunkBlocks ? kChunkBlocks : num_blocks - first;
   }
   // Sums of rows of x that do not exist are those of the last one, and not stored.
-  LLMI_HD void FindRows(int lane, int64_t first_row, LaneRows* to) const {
-    const auto begin = [&](int64_t row) { return static_cast<unsigned>(row < output.num_rows ? row : output.num_rows - 1) * num_blocks; };
+  LLMI_HD void FindRows(int lane, int first_row, LaneRows* to) const {
+    const auto begin = [&](int row) { return static_cast<unsigned>(row < output.num_rows ? row : output.num_rows - 1) * num_blocks; };
     LLMI_UNROLL
     for (int group = 0; group < kGroups; ++group) {
       const unsigned lane_columns = static_cast<unsigned>(lane % 4) * (kHalves ? 4 : 8);
@@ -173,7 +198,8 @@ struct StreamLinearKernel {
   LLMI_HD static int SumRow(int lane, int group, int i) { return kFour ? lane % 4 : group * 8 + lane % 4 * 2 + i % 2; }
 
   template <typename Warp, typename Stream>
-  LLMI_HD void Compute(const Warp& warp, Stream& stream, unsigned piece, const ChunkTable& shared_table, Unit<Warp>* unit) const {
+  LLMI_HD void Compute(const Warp& warp, Stream& stream, unsigned piece, const QuantizedRows& x_rows, const ChunkTable& shared_table,
+                       Unit<Warp>* unit) const {
     const unsigned in_chunk = unit->first_block % kChunkBlocks;
     const unsigned chunk_blocks = BlocksFrom(unit->first_block - in_chunk);
     const int unit_blocks = static_cast<int>(chunk_blocks) - static_cast<int>(in_chunk);
@@ -182,10 +208,10 @@ struct StreamLinearKernel {
     typename Warp::template PerLane<XScales> x_scales;
     warp.ForEachLane([&](int lane) {
       const LaneRows& from = unit->rows[lane];
-      LoadXCodes(rows.x.codes, from, unit->first_block, unit_blocks, &high[lane]);
-      if constexpr (kTwoBytes) LoadXCodes(rows.x.low, from, unit->first_block, unit_blocks, &low[lane]);
-      LoadXValues<kXScales>(rows.x.scales, from, unit->first_block, unit_blocks, &x_scales[lane].of[0][0][0][0]);
-      if constexpr (kMinimum) LoadXValues<1>(rows.x.sums, from, unit->first_block, unit_blocks, &unit->x_sums[lane].of[0][0][0]);
+      LoadXCodes(x_rows.codes, from, unit->first_block, unit_blocks, &high[lane]);
+      if constexpr (kTwoBytes) LoadXCodes(x_rows.low, from, unit->first_block, unit_blocks, &low[lane]);
+      LoadXValues<kXScales>(x_rows.scales, from, unit->first_block, unit_blocks, &x_scales[lane].of[0][0][0][0]);
+      if constexpr (kMinimum) LoadXValues<1>(x_rows.sums, from, unit->first_block, unit_blocks, &unit->x_sums[lane].of[0][0][0]);
     });
     const uint8_t* slot = stream.Wait(piece);
     typename Warp::template PerLane<Codes> codes;
@@ -259,7 +285,8 @@ struct StreamLinearKernel {
   }
 
   template <typename Warp>
-  LLMI_HD void Add(const Warp& warp, const Unit<Warp>& unit, bool is_last, int64_t first_row, int64_t first_column, Totals* carried) const {
+  LLMI_HD void Add(const Warp& warp, const Unit<Warp>& unit, bool is_last, int first_row, int tile_index, Totals* carried,
+                   typename Output::template Room<kSetRows>* room) const {
     const int unit_blocks = static_cast<int>(num_blocks - unit.first_block);  // or more
     warp.ForEachLane([&](int lane) {
       Totals totals = {};
@@ -284,12 +311,15 @@ struct StreamLinearKernel {
       }
       carried[lane] = totals;
       if (!is_last) return;
+      const TileOutput tile = output.Tile(tile_index, 0);
+      const int row =
+          kGroups == 1 && Output::kGroupTiles == 1 ? first_row : static_cast<int>(ComputedHere(static_cast<unsigned>(first_row)));
       LLMI_ROLL
       for (int i = 0; i < kGroups * kSums; ++i) {
-        const int row = SumRow(lane, i / kSums, i);
-        output.Store(first_row + row, first_column + lane / 4 + i % kSums / kXRows * 8, carried[lane].values[i]);
+        output.Keep(tile, tile_index, row, SumRow(lane, i / kSums, i), lane / 4 + i % kSums / kXRows * 8, carried[lane].values[i], room);
       }
     });
+    if (is_last) output.EndTile(warp, tile_index, first_row, room);
   }
 
   LLMI_HD static float ToFloat(const MatrixD& d, int block, int i) {
@@ -349,5 +379,11 @@ struct StreamLinearKernel {
     }
   }
 };
+
+// The kernels by their outputs, with short names.
+template <PackedType kType, ActivationForm kForm, StreamRowsForm kRows, bool kIsWhole>
+struct StreamLinearKernel : StreamKernel<kType, kForm, kRows, kIsWhole, LinearOutput> {};
+template <PackedType kType, ActivationForm kForm, StreamRowsForm kRows, bool kIsWhole>
+struct StreamGatedKernel : StreamKernel<kType, kForm, kRows, kIsWhole, GatedOutput> {};
 
 }  // namespace llmi::cuda

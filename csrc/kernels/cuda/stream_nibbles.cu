@@ -3,7 +3,7 @@
 
 namespace llmi::cuda {
 
-template void LaunchStream<PackedType::kQ4>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
-template void LaunchStream<PackedType::kQ4Min>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
+template void LaunchStream<PackedType::kQ4>(CudaLauncher&, const LinearOutput&, const StreamInput&);
+template void LaunchStream<PackedType::kQ4Min>(CudaLauncher&, const LinearOutput&, const StreamInput&);
 
 }  // namespace llmi::cuda

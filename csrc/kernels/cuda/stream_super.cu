@@ -3,8 +3,8 @@
 
 namespace llmi::cuda {
 
-template void LaunchStream<PackedType::kQ4K>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
-template void LaunchStream<PackedType::kQ5K>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
-template void LaunchStream<PackedType::kQ6K>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
+template void LaunchStream<PackedType::kQ4K>(CudaLauncher&, const LinearOutput&, const StreamInput&);
+template void LaunchStream<PackedType::kQ5K>(CudaLauncher&, const LinearOutput&, const StreamInput&);
+template void LaunchStream<PackedType::kQ6K>(CudaLauncher&, const LinearOutput&, const StreamInput&);
 
 }  // namespace llmi::cuda

@@ -3,8 +3,8 @@
 
 namespace llmi::cuda {
 
-template void LaunchStream<PackedType::kTable>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
-template void LaunchStream<PackedType::kTableK>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
-template void LaunchStream<PackedType::kTableExp>(CudaLauncher&, const StreamGrid&, const LinearOutput&, const Int8Rows&);
+template void LaunchStream<PackedType::kTable>(CudaLauncher&, const LinearOutput&, const StreamInput&);
+template void LaunchStream<PackedType::kTableK>(CudaLauncher&, const LinearOutput&, const StreamInput&);
+template void LaunchStream<PackedType::kTableExp>(CudaLauncher&, const LinearOutput&, const StreamInput&);
 
 }  // namespace llmi::cuda

@@ -71,6 +71,15 @@ LLMI_HD inline uint32_t PermutedBytes(uint32_t low, uint32_t high, uint32_t whic
 #endif
 }
 
+// The value, of which the compiler forgets how it came about: what follows from it is computed where it is used, which takes fewer
+// registers.
+LLMI_HD inline unsigned ComputedHere(unsigned value) {
+#ifdef __CUDA_ARCH__
+  asm volatile("" : "+r"(value));
+#endif
+  return value;
+}
+
 struct HostWarp {
   template <typename T>
   struct PerLane {
@@ -85,6 +94,15 @@ struct HostWarp {
     for (int lane = 0; lane < kWarpLanes; ++lane) body(index % 2 == 0 ? lane : kWarpLanes - 1 - lane);
   }
 
+  // What lanes wrote to memory before, all may read afterwards.
+  LLMI_HD void Sync() const {}
+  // For each lane, the value of the lane whose number differs in these bits.
+  template <typename T>
+  LLMI_HD PerLane<T> Exchanged(const PerLane<T>& from, int bits) const {
+    PerLane<T> to;
+    for (int lane = 0; lane < kWarpLanes; ++lane) to[lane] = from[lane ^ bits];
+    return to;
+  }
   // Whether any lane has true.
   LLMI_HD bool Any(const PerLane<bool>& flags) const {
     bool any = false;
@@ -186,6 +204,11 @@ struct DeviceWarp {
     body(static_cast<int>(threadIdx.x) % kWarpLanes);
   }
 
+  __device__ void Sync() const { __syncwarp(); }
+  template <typename T>
+  __device__ PerLane<T> Exchanged(const PerLane<T>& from, int bits) const {
+    return {__shfl_xor_sync(0xFFFFFFFFu, from.value, bits)};
+  }
   __device__ bool Any(const PerLane<bool>& flags) const { return __any_sync(0xFFFFFFFFu, flags.value) != 0; }
 
   __device__ void MultiplyAdd(const PerLane<MatrixA>& a, const PerLane<uint32_t>& b, PerLane<MatrixD>& d) const {

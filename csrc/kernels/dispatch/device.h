@@ -16,7 +16,7 @@
 #include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/experts.h"
-#include "kernels/ops/linear.h"
+#include "kernels/ops/linear_step.h"
 #include "kernels/ops/norm.h"
 #include "kernels/ops/quantize_rows.h"
 #include "kernels/ops/rope.h"
@@ -113,7 +113,7 @@ class Device : public MemorySource {
   // out[i] = x[rows[i]], of `size` values.
   virtual void GatherRows(const float* x, int64_t size, const int32_t* rows, int64_t num_rows, float* out) = 0;
   virtual void QuantizeRows(const float* x, int64_t num_rows, const QuantizedRows& out) = 0;
-  virtual void Linear(const LinearArgs& args) = 0;
+  virtual void Linear(const LinearStep& step) = 0;
   // The steps of experts. x and to_x null: no fp32 rows; codes null: no quantised ones.
   virtual void Route(const RouteArgs& args) = 0;
   virtual void SortPairs(const ExpertPairs& pairs) = 0;
@@ -122,9 +122,10 @@ class Device : public MemorySource {
   virtual void ExpertLinear(const ExpertPairs& pairs, const LinearArgs& args) = 0;
   virtual void MixPairs(const ExpertPairs& pairs, const float* weights, const float* values, int64_t size, float* out) = 0;
   virtual void AddGated(const float* x, const float* gates, int64_t num_rows, int64_t size, float* out) = 0;
-  virtual void Norm(const NormArgs& args) = 0;
+  // forms: of out; codes null: not wanted. So in Activate.
+  virtual void Norm(const NormArgs& args, const QuantizedRows& forms) = 0;
   virtual void Rope(const RopeArgs& args) = 0;
-  virtual void Activate(const ActivationArgs& args) = 0;
+  virtual void Activate(const ActivationArgs& args, const QuantizedRows& forms) = 0;
   virtual void AddScaled(const float* x, int64_t count, float scale, float* out) = 0;
   virtual void Scale(float* x, int64_t count, float scale) = 0;
   virtual void ScaleRows(float* x, int64_t x_stride, int64_t num_rows, int64_t size, const float* factors) = 0;

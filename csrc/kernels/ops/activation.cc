@@ -6,11 +6,8 @@
 namespace llmi {
 
 void Activate(const KernelContext& context, const ActivationArgs& args, const LinearInput& input) {
-  if (context.device != nullptr) {
-    context.device->Activate(args);
-    return ConvertInput(context, args.out, args.num_rows, args.size, input);
-  }
   CheckInput(context, args.size, input);
+  if (context.device != nullptr) return context.device->Activate(args, input.quantized);
   ProduceRows(context, args.out, args.num_rows, args.size, 4096, input, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const float* x = args.x + row * (args.gated ? 2 : 1) * args.size;

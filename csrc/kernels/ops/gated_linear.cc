@@ -5,6 +5,7 @@
 
 #include "core/errors.h"
 #include "core/thread_pool.h"
+#include "kernels/dispatch/device.h"
 #include "kernels/dispatch/kernel_table.h"
 #include "kernels/dispatch/produced_rows.h"
 
@@ -87,23 +88,30 @@ void ComputeBlocks(const KernelTable& table, const LinearArgs& layers, const Act
 
 }  // namespace
 
+void CheckGatedLinear(const KernelContext& context, const LinearArgs& layers, const ActivationArgs& activation, const LinearInput& input) {
+  CheckArgument(layers.num_parts == 2 && !layers.accumulate, "gated_linear: parts are gate and up, not added to anything");
+  const int64_t size = layers.parts[0].weights.num_rows;
+  CheckArgument(layers.parts[1].weights.num_rows == size && layers.out_stride == 2 * size,
+                "gated_linear: gate and up have as many columns each as out");
+  CheckArgument(activation.gated && activation.x == layers.out && activation.num_rows == layers.num_rows && activation.size == size,
+                "gated_linear: the activation is that of gate and up");
+  CheckLinear(context, layers);
+  CheckInput(context, size, input);
+}
+
 // Each thread computes gate, up, activation and codes for whole blocks of 32 columns. The fp32 values (8 bytes a column for gate and up)
 // stay in its own cache; other cores read the codes alone, one or two bytes a column.
 void GatedLinear(const KernelContext& context, const LinearArgs& layers, const ActivationArgs& activation, const LinearInput& input) {
-  CheckArgument(layers.num_parts == 2 && !layers.accumulate, "gated_linear: parts are gate and up, not added to anything");
+  CheckGatedLinear(context, layers, activation, input);
+  if (context.device != nullptr) return context.device->Linear({.layers = layers, .activation = &activation, .forms = input});
   const PackedView& gate = layers.parts[0].weights;
   const PackedView& up = layers.parts[1].weights;
   const int64_t size = gate.num_rows;
-  CheckArgument(up.num_rows == size && layers.out_stride == 2 * size, "gated_linear: gate and up have as many columns each as out");
-  CheckArgument(activation.gated && activation.x == layers.out && activation.num_rows == layers.num_rows && activation.size == size,
-                "gated_linear: the activation is that of gate and up");
   const bool in_codes = IsQuantizedPacked(gate.type) && IsQuantizedPacked(up.type) && input.quantized.codes != nullptr;
-  if (context.device != nullptr || !in_codes || input.rounded != nullptr || layers.num_rows <= kFewRows) {
+  if (!in_codes || input.rounded != nullptr || layers.num_rows <= kFewRows) {
     Linear(context, layers);
     return Activate(context, activation, input);
   }
-  CheckLinear(context, layers);
-  CheckInput(context, size, input);
   const int64_t num_blocks = size / kBlockSize;
   const int64_t per_task = std::clamp<int64_t>(num_blocks / (int64_t{12} * context.num_threads), 1, kMaxBlocks);
   context.pool->ParallelFor((num_blocks + per_task - 1) / per_task, context.num_threads, [&](int64_t task) {

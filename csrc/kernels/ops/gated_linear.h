@@ -12,5 +12,7 @@
 namespace llmi {
 
 void GatedLinear(const KernelContext& context, const LinearArgs& layers, const ActivationArgs& activation, const LinearInput& input);
+// Checks the arguments as GatedLinear does, and throws the same errors.
+void CheckGatedLinear(const KernelContext& context, const LinearArgs& layers, const ActivationArgs& activation, const LinearInput& input);
 
 }  // namespace llmi

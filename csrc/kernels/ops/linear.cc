@@ -100,7 +100,7 @@ void Linear(const KernelContext& context, const LinearArgs& args) {
     tiles_per_task[index] = per_task;
     first_task[index + 1] = first_task[index] + (num_tiles + per_task - 1) / per_task;
   }
-  if (context.device != nullptr) return context.device->Linear(args);
+  if (context.device != nullptr) return context.device->Linear({.layers = args});
   const auto num_parts = static_cast<size_t>(args.num_parts);
   context.pool->ParallelFor(first_task[num_parts], context.num_threads, [&](int64_t task) {
     size_t p = 0;

@@ -13,11 +13,8 @@ void Norm(const KernelContext& context, const NormArgs& args, const LinearInput&
   const int64_t num_cols = NormGroupStride(args) * args.num_groups;
   CheckArgument(!input.wanted() || (args.out_stride == num_cols && NormGroupStride(args) == args.size),
                 "norm: values that are converted must stand one after the other");
-  if (context.device != nullptr) {
-    context.device->Norm(args);
-    return ConvertInput(context, args.out, args.num_rows, num_cols, input);
-  }
   CheckInput(context, num_cols, input);
+  if (context.device != nullptr) return context.device->Norm(args, input.quantized);
   ProduceRows(context, args.out, args.num_rows, num_cols, 8192, input,
               [&](int64_t begin, int64_t end) { context.table->norm(args, begin, end); });
 }

@@ -37,6 +37,8 @@ def linear(
     tiles: Sequence[tuple[int, int]] | None = ...,
     bits: int = 8,
     codes: NDArray[np.int8] | None = ...,
+    norm: _F32 | None = ...,
+    layer_norm: bool = False,
 ) -> _F32: ...
 def gated_linear_forms(
     table: str,
@@ -49,6 +51,7 @@ def gated_linear_forms(
     fine: bool = False,
     num_threads: int = 1,
     bits: int = 8,
+    norm: _F32 | None = ...,
 ) -> _Forms: ...
 def route(table: str, logits: _F32, **fields: object) -> tuple[NDArray[np.int32], _F32]: ...
 def mix_experts(

@@ -19,12 +19,13 @@ struct NormedGroup {
   float inverse;
 
   LLMI_HD float Centred(float x) const { return is_layer ? x - mean : x; }
-  LLMI_HD void Store(int64_t i, float x, float* out) const {
+  LLMI_HD float Normed(int64_t i, float x) const {
     float value = Centred(x) * inverse;
     if (weight != nullptr) value = value * weight[i];
     if (bias != nullptr) value = value + bias[i];
-    out[i] = accumulate ? out[i] + value : value;
+    return value;
   }
+  LLMI_HD void Store(int64_t i, float x, float* out) const { out[i] = accumulate ? out[i] + Normed(i, x) : Normed(i, x); }
 };
 
 // Mean and inverse are still to be found.
