@@ -3,7 +3,7 @@ set(LLMI_CORE_SOURCES
   core/aligned.cc core/cpu_features.cc core/huge_arena.cc core/json.cc core/json_cursor.cc core/json_fields.cc
   core/json_lexer.cc core/system_limits.cc core/thread_pool.cc core/utf8.cc
   io/gguf.cc io/input_file.cc io/model_files.cc io/safetensors.cc
-  kernels/ops/attention.cc kernels/ops/attention_weights.cc kernels/ops/embedding.cc kernels/ops/experts.cc kernels/ops/activation.cc kernels/ops/gated_linear.cc kernels/ops/linear.cc kernels/ops/linear_step.cc kernels/ops/probe.cc
+  kernels/ops/attention.cc kernels/ops/attention_step.cc kernels/ops/attention_weights.cc kernels/ops/embedding.cc kernels/ops/experts.cc kernels/ops/activation.cc kernels/ops/gated_linear.cc kernels/ops/linear.cc kernels/ops/linear_step.cc kernels/ops/probe.cc
   kernels/ops/kv_copy.cc kernels/ops/linear_input.cc kernels/ops/norm.cc kernels/ops/rope.cc kernels/ops/route.cc kernels/ops/row_ops.cc kernels/ops/top_candidates.cc kernels/dispatch/tables.cc kernels/ops/vocab.cc
   kernels/cuda/cublas_lt.cc
   kernels/cpu/reference/attention.cc kernels/cpu/reference/embedding.cc
@@ -45,7 +45,8 @@ set(LLMI_CORE_SOURCES
 set(LLMI_CUDA_SOURCES
   kernels/cuda/cuda_device.cu kernels/cuda/matrix_products.cu kernels/cuda/stream_nibbles.cu kernels/cuda/stream_bytes.cu
   kernels/cuda/stream_super.cu kernels/cuda/stream_tables.cu kernels/cuda/stream_gated_nibbles.cu kernels/cuda/stream_gated_super.cu
-  kernels/cuda/stream_gated_tables.cu)
+  kernels/cuda/stream_gated_tables.cu
+  kernels/cuda/spans_floats.cu kernels/cuda/spans_bytes.cu kernels/cuda/bf16_attention.cu)
 set(LLMI_NO_CUDA_SOURCES kernels/no_cuda/cuda_device.cc)
 
 set(LLMI_BINDING_SOURCES

@@ -45,6 +45,9 @@ class Keywords {
     return As<T>(name, value);
   }
 
+  // Whether somebody has looked for this argument.
+  bool IsKnown(const std::string& name) const { return known_.contains(name); }
+
   // Throws TypeError for an argument that nobody has looked for.
   void CheckAllKnown() const {
     for (const auto& entry : given_) {

@@ -1,9 +1,10 @@
 #include "model/attention_layer.h"
 
+#include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "kernels/ops/linear_step.h"
-#include "kernels/ops/rope.h"
 #include "kernels/ops/row_ops.h"
 #include "model/attention_capture.h"
 
@@ -28,8 +29,10 @@ std::vector<LinearPart> HeadParts(HeadKinds kinds, const LinearWeights& query, c
   return gate == nullptr ? PartsOf({&query, &key, &value}) : PartsOf({&query, &key, &value, gate});
 }
 
-void NormHeads(const LayerPass& pass, const HeadNormsSpec& norms, const PlacedNorm& norm, float* heads, int64_t num_heads, int64_t stride) {
-  if (!norm.spec.present || num_heads == 0) return;
+// Of query or key heads. size 0: there is none.
+NormArgs HeadNorm(const LayerPass& pass, const HeadNormsSpec& norms, const PlacedNorm& norm, float* heads, int64_t num_heads,
+                  int64_t stride) {
+  if (!norm.spec.present || num_heads == 0) return {};
   const bool by_head = norms.span == HeadNormSpan::kHead;
   NormArgs args =
       RowNorm(norm.spec, norm.weights, heads, heads, pass.num_rows, by_head ? pass.spec.head_dim : num_heads * pass.spec.head_dim);
@@ -38,14 +41,7 @@ void NormHeads(const LayerPass& pass, const HeadNormsSpec& norms, const PlacedNo
   args.num_groups = by_head ? num_heads : 1;
   args.group_stride = by_head ? pass.spec.padded_head_dim() : 0;
   args.own_weights = norms.own_weights;
-  Norm(pass.context, args);
-}
-
-// Norms of query and key heads, before or after the rotation.
-void NormQueriesAndKeys(const LayerPass& pass, const AttentionSpec& attention, const LayerWeights& weights, const ProjectedHeads& heads) {
-  const HeadNormsSpec& norms = attention.norms;
-  NormHeads(pass, norms, {norms.query, weights.query_norm}, heads.queries, heads.num_queries, heads.stride);
-  NormHeads(pass, norms, {norms.key, weights.key_norm}, heads.keys, heads.num_keys, heads.stride);
+  return args;
 }
 
 // The heads without their padding.
@@ -88,24 +84,33 @@ ProjectedHeads ProjectHeads(const LayerPass& pass, int64_t layer, const LayerWei
     ClipRows(pass.context, heads.queries, heads.stride, pass.num_rows,
              (heads.num_queries + 2 * heads.num_keys) * pass.spec.padded_head_dim(), static_cast<float>(attention.clip));
   }
-  if (!attention.norms.after_rope) NormQueriesAndKeys(pass, attention, weights, heads);
-  if (attention.rope >= 0) {
-    // Query and key heads are next to each other, so one call rotates both.
-    Rope(pass.context, {.x = heads.queries,
-                        .x_stride = heads.stride,
-                        .num_rows = pass.num_rows,
-                        .num_heads = heads.num_queries + heads.num_keys,
-                        .head_dim = pass.spec.head_dim,
-                        .head_stride = pass.spec.padded_head_dim(),
-                        .rotary_dim = pass.positions.rotary_dim(attention.rope),
-                        .cosine = pass.positions.cosine(attention.rope),
-                        .sine = pass.positions.sine(attention.rope)});
-  }
-  if (attention.norms.after_rope) NormQueriesAndKeys(pass, attention, weights, heads);
-  if (const float* factors = pass.positions.query_factors(layer); factors != nullptr && heads.num_queries > 0) {
-    ScaleRows(pass.context, heads.queries, heads.stride, pass.num_rows, heads.num_queries * pass.spec.padded_head_dim(), factors);
-  }
   return heads;
+}
+
+HeadSteps StepsOf(const LayerPass& pass, int64_t layer, const LayerWeights& weights, const ProjectedHeads& heads) {
+  const AttentionSpec& attention = pass.spec.layers[static_cast<size_t>(layer)].attention;
+  const HeadNormsSpec& norms = attention.norms;
+  const int64_t head_dim = pass.spec.padded_head_dim();
+  HeadSteps steps = {.query_norm = HeadNorm(pass, norms, {norms.query, weights.query_norm}, heads.queries, heads.num_queries, heads.stride),
+                     .key_norm = HeadNorm(pass, norms, {norms.key, weights.key_norm}, heads.keys, heads.num_keys, heads.stride),
+                     .norms_after_rope = norms.after_rope,
+                     .query_factors = heads.num_queries > 0 ? pass.positions.query_factors(layer) : nullptr,
+                     .queries = heads.queries,
+                     .query_size = heads.num_queries * head_dim,
+                     .stride = heads.stride,
+                     .num_rows = pass.num_rows};
+  if (attention.rope < 0) return steps;
+  // Query and key heads are next to each other, so one call rotates both.
+  steps.rope = {.x = heads.queries,
+                .x_stride = heads.stride,
+                .num_rows = pass.num_rows,
+                .num_heads = heads.num_queries + heads.num_keys,
+                .head_dim = pass.spec.head_dim,
+                .head_stride = head_dim,
+                .rotary_dim = pass.positions.rotary_dim(attention.rope),
+                .cosine = pass.positions.cosine(attention.rope),
+                .sine = pass.positions.sine(attention.rope)};
+  return steps;
 }
 
 float* Attended(const LayerPass& pass) {
@@ -131,27 +136,51 @@ AttentionArgs AttentionOf(const LayerPass& pass, int64_t layer, const LayerWeigh
           .out_stride = pass.spec.num_heads * pass.spec.padded_head_dim()};
 }
 
-void AddAttention(const LayerPass& pass, int64_t layer, const LayerWeights& weights, const ProjectedHeads& heads, float* attended) {
+namespace {
+
+GateArgs GateOf(const LayerPass& pass, const AttentionSpec& attention, const ProjectedHeads& heads, float* attended) {
+  if (attention.gate_kind == GateKind::kNone) return {};
+  return {.x = attended,
+          .gate = heads.gate,
+          .gate_stride = heads.stride,
+          .per_head = attention.gate_kind == GateKind::kHead,
+          .num_rows = pass.num_rows,
+          .num_heads = pass.spec.num_heads,
+          .head_dim = pass.spec.padded_head_dim()};
+}
+
+LinearInput OutputInput(const LayerPass& pass, const LayerWeights& weights) {
+  return MakeInput(pass.context, pass.num_rows, {&weights.attention_output.matrix}, false, pass.workspace.forms);
+}
+
+// Whether the output projection reads gated rows as they are, and not their norm, or heads without their padding.
+bool ReadsAttended(const LayerPass& pass, int64_t layer) {
+  return pass.spec.padded_head_dim() == pass.spec.head_dim && !pass.spec.layers[static_cast<size_t>(layer)].attention.output_norm.present;
+}
+
+// Of rows that are gated. has_input: they have their forms.
+void AddGated(const LayerPass& pass, int64_t layer, const LayerWeights& weights, float* attended, const LinearInput& input,
+              bool has_input) {
   const LayerSpec& spec = pass.spec.layers[static_cast<size_t>(layer)];
-  if (spec.attention.gate_kind != GateKind::kNone) {
-    Gate(pass.context, {.x = attended,
-                        .gate = heads.gate,
-                        .gate_stride = heads.stride,
-                        .per_head = spec.attention.gate_kind == GateKind::kHead,
-                        .num_rows = pass.num_rows,
-                        .num_heads = pass.spec.num_heads,
-                        .head_dim = pass.spec.padded_head_dim()});
-  }
   float* values = Packed(pass, attended);
-  const LinearInput input = MakeInput(pass.context, pass.num_rows, {&weights.attention_output.matrix}, false, pass.workspace.forms);
-  const PlacedNorm norm{spec.attention.output_norm, weights.attention_output_norm};
-  NormedInput(pass.context, norm, values, values, pass.num_rows, pass.spec.num_heads * pass.spec.head_dim, input);
+  if (!has_input) {
+    const PlacedNorm norm{spec.attention.output_norm, weights.attention_output_norm};
+    NormedInput(pass.context, norm, values, values, pass.num_rows, pass.spec.num_heads * pass.spec.head_dim, input);
+  }
   AddToStream(pass, {.rows = {0, pass.num_rows},
                      .layer = weights.attention_output,
                      .values = values,
                      .input = input,
                      .norm = {spec.post_attention_norm, weights.post_attention_norm},
                      .residual_scale = spec.residual_scale});
+}
+
+}  // namespace
+
+void AddAttention(const LayerPass& pass, int64_t layer, const LayerWeights& weights, const ProjectedHeads& heads, float* attended) {
+  const GateArgs gate = GateOf(pass, pass.spec.layers[static_cast<size_t>(layer)].attention, heads, attended);
+  if (gate.x != nullptr) Gate(pass.context, gate);
+  AddGated(pass, layer, weights, attended, OutputInput(pass, weights), false);
 }
 
 void AttentionLayer(const LayerPass& pass, int64_t layer, const LayerWeights& weights, float* normed_at, const LayerCache& cache,
@@ -162,18 +191,25 @@ void AttentionLayer(const LayerPass& pass, int64_t layer, const LayerWeights& we
   args.segments = cache.segments;
   args.num_segments = cache.num_segments;
   args.positions = cache.batch.positions.data();
-  const KvWriteArgs written = {.kv = cache.kv,
-                               .segments = cache.segments,
-                               .num_segments = cache.num_segments,
-                               .k = heads.keys,
-                               .v = heads.values,
-                               .stride = heads.stride};
-  WriteAndAttend(pass.context, written, args);
-  for (size_t i = 0; i < cache.batch.attention_layers.size(); ++i) {
-    if (cache.batch.attention_layers[i] != layer + 1) continue;
+  const LinearInput input = OutputInput(pass, weights);
+  const bool reads_attended = ReadsAttended(pass, layer);
+  const std::vector<int>& wanted = cache.batch.attention_layers;
+  AttendStep(pass.context, {.heads = StepsOf(pass, layer, weights, heads),
+                            .keeps_queries = std::ranges::find(wanted, static_cast<int>(layer) + 1) != wanted.end(),
+                            .written = {.kv = cache.kv,
+                                        .segments = cache.segments,
+                                        .num_segments = cache.num_segments,
+                                        .k = heads.keys,
+                                        .v = heads.values,
+                                        .stride = heads.stride},
+                            .attention = args,
+                            .gate = GateOf(pass, pass.spec.layers[static_cast<size_t>(layer)].attention, heads, attended),
+                            .output = reads_attended ? input : LinearInput{}});
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (wanted[i] != layer + 1) continue;
     result->attention[i] = WantedWeights(pass.context, args, pass.num_rows, cache.batch.wanted_rows);
   }
-  AddAttention(pass, layer, weights, heads, attended);
+  AddGated(pass, layer, weights, attended, input, reads_attended);
 }
 
 }  // namespace llmi

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "cache/kv_cache.h"
-#include "kernels/ops/attention.h"
+#include "kernels/ops/attention_step.h"
 #include "model/forward_batch.h"
 #include "model/layer_pass.h"
 
@@ -39,10 +39,12 @@ struct ProjectedHeads {
   int64_t stride;
 };
 
-// Queries and keys are normed and rotated. They read the norm of the residual stream, which is stored in `normed_at`, one of the pass's
-// buffers. side: null: they read nothing else. The result lies in the pass's workspace until the next call.
+// The projections read the norm of the residual stream, which is stored in `normed_at`, one of the pass's buffers. side: null: they read
+// nothing else. The result lies in the pass's workspace until the next call; queries and keys are neither normed nor rotated (StepsOf).
 ProjectedHeads ProjectHeads(const LayerPass& pass, int64_t layer, const LayerWeights& weights, float* normed_at, HeadKinds kinds,
                             const SideInput* side = nullptr);
+// Their norms, rotation and factors.
+HeadSteps StepsOf(const LayerPass& pass, int64_t layer, const LayerWeights& weights, const ProjectedHeads& heads);
 // The arguments of the layer's attention but for segments and positions, which differ for who runs it. out [num_rows, heads].
 AttentionArgs AttentionOf(const LayerPass& pass, int64_t layer, const LayerWeights& weights, const ProjectedHeads& heads, const KvView& kv,
                           float* out);

@@ -121,7 +121,10 @@ LayerPass EagleDecoder::Begin(const KernelContext& context, const std::vector<in
 
 ProjectedHeads EagleDecoder::Project(const LayerPass& pass, HeadKinds kinds, const AlignedBuffer& embedded) {
   const SideInput side = {embedded.as<float>(), weights_.query, weights_.key, weights_.value};
-  return ProjectHeads(pass, 0, weights_.model.layers[0], pass.normed, kinds, is_eagle3() ? &side : nullptr);
+  const LayerWeights& weights = weights_.model.layers[0];
+  const ProjectedHeads heads = ProjectHeads(pass, 0, weights, pass.normed, kinds, is_eagle3() ? &side : nullptr);
+  PrepareHeads(pass.context, StepsOf(pass, 0, weights, heads));
+  return heads;
 }
 
 void EagleDecoder::StoreKeysAndValues(const KernelContext& context, const KvView& kv, const EagleRows& rows) {

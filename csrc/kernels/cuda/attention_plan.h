@@ -1,6 +1,7 @@
 // What the kernels of attention are given: arguments, and the host's division of the work.
 #pragma once
 
+#include "kernels/cuda/attention_heads.h"
 #include "kernels/cuda/span_plan.h"
 #include "kernels/ops/attention.h"
 
@@ -19,6 +20,10 @@ struct AttentionPlan {
   int64_t partial_begin = 0;   // index of its first row's first partial
   float* partials = nullptr;   // [row's span][head][AttentionPartialSize]
   uint32_t* counts = nullptr;  // [group][head]: blocks that have finished a span (span_merge.h)
+  ProjectedRows rows{};        // k null: q is ready, and K and V are in the cache
+  // What the merge of a row's spans does at its end. gate null, codes null: nothing.
+  GateArgs gate{};
+  QuantizedRows codes = {};
 
   template <typename Visit>
   void ForEachPointer(const Visit& visit) const {
@@ -36,8 +41,16 @@ struct AttentionPlan {
     visit(num_items);
     visit(partials);
     visit(counts);
+    rows.ForEachPointer(visit);
+    visit(gate.gate);
+    visit(codes.codes);
+    visit(codes.low);
+    visit(codes.scales);
+    visit(codes.sums);
+    visit(codes.half_sums);
   }
 
+  LLMI_HD bool makes_rows() const { return rows.k != nullptr; }
   // The items of this launch, of which a recorded one may have fewer than it has room for.
   LLMI_HD int64_t NumItems() const { return *num_items - item_begin < launch_items ? *num_items - item_begin : launch_items; }
   LLMI_HD const SpanItem& Item(int64_t index) const { return items[item_begin + index]; }

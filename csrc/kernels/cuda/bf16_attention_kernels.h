@@ -4,17 +4,23 @@
 #include <cstddef>
 
 #include "kernels/cuda/bf16_attention_block.h"
+#include "kernels/cuda/span_merge.h"
+#include "kernels/cuda/span_parts.h"
 
 namespace llmi::cuda {
 
-// Each block computes one span of a group, as partials for SpanMergeKernel: with the merge behind it, the
-// compiler spills registers. Block x: an item and a KV head.
+// Each block computes one span of a group; the last one of a group's spans merges them if kMerges. Block x: an item and a KV head.
 template <int kDimGroups, bool kBiased>
 struct Bf16SpanKernel {
   using Attention = Bf16Attention<1, kDimGroups, true, kBiased>;
   static constexpr int kMostHeadDim = Attention::kMostHeadDim;
   static constexpr int kMostRegisters = Attention::kMostRegisters;
+  // Else SpanMergeKernel does: with the merge behind the sums, kernels of more than 128 dimensions spill registers where two blocks are to
+  // fit a multiprocessor.
+  static constexpr bool kMerges = Attention::kMostRegisters > 128 || kDimGroups <= 2;
+  using Merge = SpanMerge<kMostSpanHeads>;
   static constexpr size_t kSharedBytes = sizeof(typename Attention::Shared);
+  static_assert(sizeof(Merge) <= kSharedBytes);
   Attention attention;
 
   template <typename Visit>
@@ -51,6 +57,11 @@ struct Bf16SpanKernel {
         }
       });
     }
+    if constexpr (!kMerges) return;
+    const int64_t head_begin = work.kv_head * attention.GroupHeads();
+    reinterpret_cast<Merge*>(block.shared)
+        ->FinishSpan(block, plan, work.rows, head_begin, static_cast<int>(attention.GroupHeads()),
+                     plan.counts + item.group * plan.args.num_heads + head_begin);
   }
 
  private:

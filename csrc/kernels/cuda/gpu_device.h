@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "core/errors.h"
-#include "kernels/cuda/bf16_attention_kernels.h"
+#include "kernels/cuda/attention_step.h"
 #include "kernels/cuda/candidate_kernels.h"
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/draw_kernels.h"
@@ -28,7 +28,7 @@
 #include "kernels/cuda/placed_batch.h"
 #include "kernels/cuda/placed_draw.h"
 #include "kernels/cuda/row_launch.h"
-#include "kernels/cuda/span_kernel.h"
+#include "kernels/cuda/span_launch.h"
 #include "kernels/cuda/step_kernels.h"
 #include "kernels/cuda/stream_table.h"
 #include "kernels/dispatch/device.h"
@@ -222,35 +222,38 @@ class GpuDevice final : public Device {
 
   void PagedAttention(const AttentionArgs& args) override {
     const PlacedBatch& placed = FindBatch(args.kv, args.window, args.segments, args.num_segments, args.positions);
-    const PlacedBatch::Kernels& batch = placed.kernels();
-    AttentionPlan plan = {args, batch.row_segments, batch.groups, batch.begins, batch.items, batch.num_items};
-    plan.args.segments = batch.segments;
-    plan.args.positions = batch.positions;
-    const auto num_whole = static_cast<int64_t>(placed.plan().whole_groups.size());
-    // A recording serves any groups of this number of rows.
-    if (num_whole > 0) LaunchWholeGroups(plan, batch.whole_groups, recording_ ? PlacedBatch::MostWholeGroups(batch.num_rows) : num_whole);
-    const std::vector<RowGroup>& groups = placed.plan().groups;
-    if (groups.empty()) return;
-    const int64_t span_bytes = plan.SpanStride() * static_cast<int64_t>(sizeof(float));
-    const int64_t most_spans = std::max<int64_t>(options_.most_partial_bytes / span_bytes, 1);
-    most_spans_ = std::min(most_spans_, most_spans);
-    // A recording may not allocate, so the unrecorded calls before it allocate the memory that it needs.
-    const int64_t spans_to_come = std::min(replayed_spans_, most_spans);
-    partials_.Reserve(static_cast<size_t>(spans_to_come * span_bytes), kPartialsName, this);
-    span_counts_.Reserve(static_cast<size_t>(batch.num_rows * args.num_heads) * sizeof(uint32_t), kPartialsName, this);
-    plan.counts = span_counts_.template as<uint32_t>();
-    if (recording_) return LaunchSpans(plan, span_bytes, replayed_spans_, replayed_spans_, {0, static_cast<int32_t>(batch.num_rows)});
-    for (size_t begin = 0; begin < groups.size();) {
-      size_t end = begin + 1;
-      while (end < groups.size() && placed.plan().NumRowSpans(groups[begin].row_begin, placed.plan().RowEnd(end)) <= most_spans) ++end;
-      const int32_t row_begin = groups[begin].row_begin;
-      const int64_t row_end = placed.plan().RowEnd(end - 1);
-      plan.partial_begin = placed.plan().begins[static_cast<size_t>(row_begin)];
-      plan.item_begin = placed.plan().group_items[begin];
-      LaunchSpans(plan, span_bytes, placed.plan().group_items[end] - plan.item_begin, placed.plan().NumRowSpans(row_begin, row_end),
-                  {row_begin, static_cast<int32_t>(row_end) - row_begin});
-      begin = end;
+    Attend(placed, PlanOf(placed, args));
+  }
+  void AttendStep(const AttentionStep& step) override {
+    const AttentionArgs& args = step.attention;
+    const PlacedBatch& placed = FindBatch(args.kv, args.window, args.segments, args.num_segments, args.positions);
+    AttentionPlan plan = PlanOf(placed, args);
+    HeadSteps heads = step.heads;
+    if (WhyNormsApart(heads) != nullptr) {
+      const auto launch = [&](NormArgs* norm) {
+        if (norm->size > 0) Norm(*norm, {});
+        norm->size = 0;
+      };
+      if (heads.norms_after_rope && heads.rope.rotary_dim > 0) Rope(heads.rope);
+      if (heads.norms_after_rope) heads.rope.rotary_dim = 0;
+      launch(&heads.query_norm);
+      launch(&heads.key_norm);
     }
+    plan.rows = ProjectedRows(args, step.written, heads);
+    if (WhyHeadsApart(step) != nullptr) {
+      Busy().Launch(
+          heads.num_rows, args.num_heads + args.kv.num_kv_heads, HeadsKernel::kThreads, HeadsKernel::kSharedBytes,
+          HeadsKernel{std::exchange(plan.rows, {}), args.kv, plan.args.segments, plan.row_segments, heads.queries, args.num_heads});
+    }
+    const bool ends_apart = WhyEndApart(step, !placed.plan().whole_groups.empty()) != nullptr;
+    if (!ends_apart) {
+      plan.gate = step.gate;
+      plan.codes = step.output.quantized;
+    }
+    Attend(placed, plan);
+    if (!ends_apart) return;
+    if (step.gate.x != nullptr) Gate(step.gate);
+    if (step.output.wanted()) QuantizeRows(args.out, heads.num_rows, step.output.quantized);
   }
 
   void SoftCap(float* x, int64_t count, float cap) override {
@@ -437,38 +440,44 @@ class GpuDevice final : public Device {
     }
   }
 
-  template <bool kBiased>
-  void LaunchBf16Spans(const AttentionPlan& plan) {
-    const KvView& kv = plan.args.kv;
-    const auto launch = [&](const auto& kernel) {
-      Busy().Launch(plan.launch_items * kv.num_kv_heads, 1, kBf16AttentionWarps * kWarpLanes, kernel.kSharedBytes, kernel);
-    };
-    if (kv.head_dim <= Bf16SpanKernel<2, kBiased>::kMostHeadDim) {
-      launch(Bf16SpanKernel<2, kBiased>{{plan}});
-    } else if (kv.head_dim <= Bf16SpanKernel<4, kBiased>::kMostHeadDim) {
-      launch(Bf16SpanKernel<4, kBiased>{{plan}});
-    } else if (kv.head_dim <= Bf16SpanKernel<8, kBiased>::kMostHeadDim) {
-      launch(Bf16SpanKernel<8, kBiased>{{plan}});
-    } else {
-      launch(Bf16SpanKernel<9, kBiased>{{plan}});
-    }
+  static AttentionPlan PlanOf(const PlacedBatch& placed, const AttentionArgs& args) {
+    const PlacedBatch::Kernels& batch = placed.kernels();
+    AttentionPlan plan = {args, batch.row_segments, batch.groups, batch.begins, batch.items, batch.num_items};
+    plan.args.segments = batch.segments;
+    plan.args.positions = batch.positions;
+    return plan;
   }
 
-  template <KvType kType>
-  void LaunchOrderedSpans(const AttentionPlan& plan) {
-    const int64_t num_kv_heads = plan.args.kv.num_kv_heads;
-    const int64_t heads = plan.args.num_heads / num_kv_heads;
-    const int64_t chunks = (heads + kMostSpanHeads - 1) / kMostSpanHeads;
-    const int64_t num_blocks =
-        std::min(plan.launch_items * num_kv_heads * chunks, kSpanBlocks * static_cast<int64_t>(runtime_.num_multiprocessors()));
-    const auto launch = [&]<int kHeads>() {
-      using Kernel = SpanKernel<kType, kHeads>;
-      Busy().Launch(num_blocks, 1, kSpanThreads, Kernel::kSharedBytes, Kernel{plan, num_blocks, chunks});
-    };
-    if (heads == 1) return launch.template operator()<1>();
-    if (heads == 2) return launch.template operator()<2>();
-    if (heads <= 4) return launch.template operator()<4>();
-    launch.template operator()<kMostSpanHeads>();
+  void Attend(const PlacedBatch& placed, AttentionPlan plan) {
+    const PlacedBatch::Kernels& batch = placed.kernels();
+    const auto num_whole = static_cast<int64_t>(placed.plan().whole_groups.size());
+    // A recording serves any groups of this number of rows.
+    if (num_whole > 0) {
+      const int64_t num_groups = recording_ ? PlacedBatch::MostWholeGroups(batch.num_rows) : num_whole;
+      LaunchWholeGroups<typename Runtime::Launcher>(Busy(), plan, batch.whole_groups, num_groups);
+    }
+    const std::vector<RowGroup>& groups = placed.plan().groups;
+    if (groups.empty()) return;
+    const int64_t span_bytes = plan.SpanStride() * static_cast<int64_t>(sizeof(float));
+    const int64_t most_spans = std::max<int64_t>(options_.most_partial_bytes / span_bytes, 1);
+    most_spans_ = std::min(most_spans_, most_spans);
+    // A recording may not allocate, so the unrecorded calls before it allocate the memory that it needs.
+    const int64_t spans_to_come = std::min(replayed_spans_, most_spans);
+    partials_.Reserve(static_cast<size_t>(spans_to_come * span_bytes), kPartialsName, this);
+    span_counts_.Reserve(static_cast<size_t>(batch.num_rows * plan.args.num_heads) * sizeof(uint32_t), kPartialsName, this);
+    plan.counts = span_counts_.template as<uint32_t>();
+    if (recording_) return LaunchSpans(plan, span_bytes, replayed_spans_, replayed_spans_, {0, static_cast<int32_t>(batch.num_rows)});
+    for (size_t begin = 0; begin < groups.size();) {
+      size_t end = begin + 1;
+      while (end < groups.size() && placed.plan().NumRowSpans(groups[begin].row_begin, placed.plan().RowEnd(end)) <= most_spans) ++end;
+      const int32_t row_begin = groups[begin].row_begin;
+      const int64_t row_end = placed.plan().RowEnd(end - 1);
+      plan.partial_begin = placed.plan().begins[static_cast<size_t>(row_begin)];
+      plan.item_begin = placed.plan().group_items[begin];
+      LaunchSpans(plan, span_bytes, placed.plan().group_items[end] - plan.item_begin, placed.plan().NumRowSpans(row_begin, row_end),
+                  {row_begin, static_cast<int32_t>(row_end) - row_begin});
+      begin = end;
+    }
   }
 
   // Up to num_items items of these rows, which have num_row_spans spans.
@@ -476,35 +485,7 @@ class GpuDevice final : public Device {
     partials_.Reserve(static_cast<size_t>(num_row_spans * span_bytes), kPartialsName, this);
     plan.partials = partials_.template as<float>();
     plan.launch_items = num_items;
-    switch (plan.args.kv.type) {
-      case KvType::kF16: return LaunchOrderedSpans<KvType::kF16>(plan);
-      case KvType::kF32: return LaunchOrderedSpans<KvType::kF32>(plan);
-      case KvType::kInt8: return LaunchOrderedSpans<KvType::kInt8>(plan);
-      case KvType::kF8: return LaunchOrderedSpans<KvType::kF8>(plan);
-      case KvType::kBF16: break;
-    }
-    plan.args.linear_biases != nullptr ? LaunchBf16Spans<true>(plan) : LaunchBf16Spans<false>(plan);
-    Busy().Launch(rows.num_rows, (plan.args.num_heads + SpanMergeKernel::kHeads - 1) / SpanMergeKernel::kHeads, SpanMergeKernel::kThreads,
-                  SpanMergeKernel::kSharedBytes, SpanMergeKernel{plan, rows.row_begin});
-  }
-
-  // Without partials.
-  void LaunchWholeGroups(const AttentionPlan& plan, const RowGroup* groups, int64_t num_groups) {
-    const AttentionArgs& args = plan.args;
-    const auto launch = [&](auto kernel) {
-      kernel.attention.plan = plan;
-      kernel.groups = groups;
-      kernel.num_groups = num_groups;
-      kernel.chunks = (kGroupRows * args.num_heads / args.kv.num_kv_heads + kernel.kQueries - 1) / kernel.kQueries;
-      Busy().Launch(kernel.num_groups * args.kv.num_kv_heads * kernel.chunks, 1, kBf16AttentionWarps * kWarpLanes, kernel.kSharedBytes,
-                    kernel);
-    };
-    const bool biased = args.linear_biases != nullptr;
-    if (args.kv.head_dim <= Bf16AttentionKernel<2, false>::kMostHeadDim) {
-      biased ? launch(Bf16AttentionKernel<2, true>{}) : launch(Bf16AttentionKernel<2, false>{});
-    } else {
-      biased ? launch(Bf16AttentionKernel<4, true>{}) : launch(Bf16AttentionKernel<4, false>{});
-    }
+    LaunchSpanKernels<typename Runtime::Launcher>(Busy(), runtime_.num_multiprocessors(), plan, rows);
   }
 
   // Resets both members when Replay returns or throws.

@@ -32,8 +32,8 @@ struct KvWriteKernel {
       uint8_t* k_tile = KvTile(kv, segment.block_table, block.y, slot);
       const int64_t offset = block.x * args.stride + block.y * kv.head_dim;
       for (int64_t part = thread; part < kv.head_dim / kKvScaleBlock; part += block.num_threads) {
-        reference::StoreKeys(kv, args.k + offset, part, slot % kSlotsPerTile, k_tile);
-        reference::StoreValues(kv, args.v + offset, part, slot % kSlotsPerTile, k_tile + KvValueOffset(kv));
+        reference::StoreKeys(kv, args.k + offset + part * kKvScaleBlock, part, slot % kSlotsPerTile, k_tile);
+        reference::StoreValues(kv, args.v + offset + part * kKvScaleBlock, part, slot % kSlotsPerTile, k_tile + KvValueOffset(kv));
       }
     });
   }

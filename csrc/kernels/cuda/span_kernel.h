@@ -6,62 +6,34 @@
 // all 256 positions, with those of q; then V by some positions of up to 128 dimensions. Copies run two parts ahead of the sums, into the
 // next piece of work, too. A thread has four positions of the scores and two dimensions of the values, of all heads: sums that no other
 // thread has a part in, in the order of dimensions and of positions.
+//
+// The launch may begin with what the projections left and end with what the output projection reads (AttentionPlan).
 #pragma once
 
 #include <cstddef>
-#include <type_traits>
 
 #include "core/scalar_math.h"
 #include "kernels/cpu/reference/attention_path.h"
 #include "kernels/cpu/reference/lanes.h"
-#include "kernels/cuda/async_copy.h"
-#include "kernels/cuda/attention_plan.h"
-#include "kernels/cuda/kv_words.h"
 #include "kernels/cuda/span_merge.h"
-#include "kernels/layout/kv_layout.h"
+#include "kernels/cuda/span_parts.h"
 #include "kernels/ops/attention_score.h"
 
 namespace llmi::cuda {
 
-constexpr int kSpanThreads = 64;
-constexpr int kMostSpanHeads = 8;
 constexpr int kSpanBlocks = 4;  // that a multiprocessor of 228 KB of shared memory has room for, with up to four heads
 
 template <KvType kType, int kHeads>
-struct SpanKernel {
-  static constexpr int kSize = static_cast<int>(KvTypeBytes(kType));
-  using Element = std::conditional_t<kSize == 1, uint8_t, std::conditional_t<kSize == 2, uint16_t, uint32_t>>;
-  static constexpr bool kScaled = kType == KvType::kInt8;
-  static constexpr int kTile = kSlotsPerTile;
-  static constexpr int kTiles = kAttentionSpan / kSlotsPerTile;
-  // A part of K: of each tile 1,024 bytes, 16 for each thread; then q [head][dimension], and an int8 cache's scales.
-  static constexpr int kKeyDims = 64 / kSize;
-  static constexpr int kKeyRow = kTile * kSize;
-  static constexpr int kKeyStride = kKeyDims * kKeyRow + kKeyRow;  // the last row is empty, so that tiles begin in different banks
-  static constexpr int kKeyScales = kKeyDims / 16 * kTile * 2;     // bytes of a tile
-  static constexpr int kQueriesAt = kTiles * kKeyStride;
-  static constexpr int kKeyScalesAt = kQueriesAt + kHeads * kKeyDims * 4;
-  // A part of V: rows of positions; then the scales of all their dimensions.
-  static constexpr int kValueDims = 2 * kSpanThreads;
-  static constexpr int kValueTiles = kScaled ? 4 : 8 / kSize;
-  static constexpr int kValueRow = kValueDims * kSize;
-  static constexpr int kValueScalesAt = kValueTiles * kTile * kValueRow;
-  static constexpr int kSlots = 3;
-  static constexpr int kSlotBytes = kKeyScalesAt + (kScaled ? kTiles * kKeyScales : 0);
-  static_assert(kValueScalesAt + (kScaled ? kValueTiles * kTile * kMaxHeadDim / 16 * 2 : 0) <= kSlotBytes);
+struct SpanKernel : SpanParts<kType, kHeads> {
+  using Parts = SpanParts<kType, kHeads>;
+  using Parts::kQueriesAt, Parts::kKeyScalesAt, Parts::kValueTiles, Parts::kValueRow, Parts::kValueScalesAt, Parts::kSlots;
+  using Parts::kSize, Parts::kScaled, Parts::kTile, Parts::kTiles, Parts::kKeyDims, Parts::kKeyRow, Parts::kKeyStride, Parts::kKeyScales;
+  using Parts::plan, Parts::num_blocks, Parts::chunks, Parts::HeadDim, Parts::NumKeyParts, Parts::NumParts, Parts::PartOf;
+  using typename Parts::Part;
+  using typename Parts::Work;
 
-  struct Work {
-    int64_t row;
-    int32_t group;
-    int32_t span;
-    int32_t kv_head;
-    int32_t head_begin;
-    int32_t num_heads;
-    int32_t begin, end;  // the positions that are seen, from the span's begin on
-    int32_t gathered;    // the first tile whose positions lie in other tiles, along a tree's path
-  };
   struct Shared {
-    alignas(16) Array<Array<uint8_t, kSlotBytes>, kSlots> slots;
+    alignas(16) Array<Array<uint8_t, Parts::kSlotBytes>, kSlots> slots;
     union {
       alignas(16) Array<Array<float, kAttentionSpan>, kHeads> weights;
       SpanMerge<kHeads> merge;
@@ -70,19 +42,20 @@ struct SpanKernel {
     Array<float[16], kHeads> sums;
     Array<const uint8_t*, kTiles> tiles[2];  // of K; null: not seen, or gathered
     Work works[2];                           // that which is summed, and that which is copied
+    // Of the norms of the heads that are copied: queries, then K of the positions that are made.
+    Array<float, kHeads> query_inverses;
+    Array<float, kMostNewRows> key_inverses;
   };
   static constexpr size_t kSharedBytes = sizeof(Shared);
   static constexpr int kMostRegisters = 160;  // shared memory, not registers, bounds a multiprocessor's blocks
+  // When a piece of work is entered, the block is at V of the one before, and reads neither q nor what it has made of K any more.
+  static_assert(kTiles / kValueTiles >= kSlots - 1);
 
   // A lane's sums.
   struct Sums {
     Array<float[4], kHeads> scores;
     Array<float[2], kHeads> values;
   };
-
-  AttentionPlan plan;
-  int64_t num_blocks;
-  int64_t chunks;  // of a KV head's heads
 
   template <typename Visit>
   void ForEachPointer(const Visit& visit) const {
@@ -99,9 +72,12 @@ struct SpanKernel {
     int next_slot = 0;
     const auto copy_next = [&] {
       if (next.work < num_works) {
-        if (next.part == 0) Enter(block, shared, next.work);
+        if (next.part == 0) Enter(block, shared, next.work, shared.slots[next_slot]);
         block.ForEachWarp([&](const auto& warp) {
-          warp.ForEachLane([&](int lane) { CopyPart(shared, next, warp.index * kWarpLanes + lane, &copies, shared.slots[next_slot]); });
+          warp.ForEachLane([&](int lane) {
+            this->CopyPart(shared.works[next.work % 2], shared.tiles[next.work % 2], shared.query_inverses, next.part,
+                           warp.index * kWarpLanes + lane, &copies, shared.slots[next_slot]);
+          });
         });
       }
       copies.Commit();
@@ -123,6 +99,10 @@ struct SpanKernel {
         ++ahead;
         continue;
       }
+      const Work& work = shared.works[place.work % 2];
+      if (this->MakesSome(work, place.part)) {
+        block.ForEachThread([&](int thread) { this->MakeSome(work, shared.key_inverses, place.part, thread, shared.slots[slot]); });
+      }
       block.ForEachWarp([&](const auto& warp) {
         warp.ForEachLane([&](int lane) { AddPart(shared, place, warp.index * kWarpLanes + lane, shared.slots[slot], &sums[warp][lane]); });
       });
@@ -139,195 +119,47 @@ struct SpanKernel {
     int work;
     int part;
   };
-  LLMI_HD int HeadDim() const { return plan.args.kv.head_dim; }
-  LLMI_HD int NumKeyParts() const { return (HeadDim() + kKeyDims - 1) / kKeyDims; }
-  LLMI_HD int NumParts() const { return NumKeyParts() + (HeadDim() + kValueDims - 1) / kValueDims * (kTiles / kValueTiles); }
   LLMI_HD Place After(Place place) const {
     return place.part + 1 < NumParts() ? Place{place.work, place.part + 1} : Place{place.work + 1, 0};
   }
-  // What a part of V holds.
-  struct ValuePart {
-    int dim_begin;
-    int num_dims;
-    int tile_begin;
-  };
-  LLMI_HD ValuePart ValuesOf(int part) const {
-    constexpr int kPerPass = kTiles / kValueTiles;
-    const int index = part - NumKeyParts();
-    const int dim_begin = index / kPerPass * kValueDims;
-    const int num_dims = HeadDim() - dim_begin < kValueDims ? HeadDim() - dim_begin : kValueDims;
-    return {dim_begin, num_dims, index % kPerPass * kValueTiles};
-  }
 
-  LLMI_HD Work WorkOf(int64_t index) const {
-    const AttentionArgs& args = plan.args;
-    const int heads = static_cast<int>(args.num_heads / args.kv.num_kv_heads);
-    const int chunk = static_cast<int>(index % chunks);
-    const int kv_head = static_cast<int>(index / chunks % args.kv.num_kv_heads);
-    const SpanItem item = plan.Item(index / (chunks * args.kv.num_kv_heads));
-    const int64_t row = plan.groups[item.group].row_begin;
-    const int64_t span = item.span * kAttentionSpan;
-    const int64_t first = AttentionFirstVisible(args, row) - span;
-    const int64_t end = args.positions[row] + 1 - span;
-    const AttentionSegment& segment = args.segments[plan.row_segments[row]];
-    const int64_t path = segment.parents == nullptr ? kAttentionSpan : segment.base_len - span;
-    const int left = heads - chunk * kHeads;
-    return {row,
-            item.group,
-            item.span,
-            kv_head,
-            kv_head * heads + chunk * kHeads,
-            left < kHeads ? left : kHeads,
-            static_cast<int32_t>(first > 0 ? first : 0),
-            static_cast<int32_t>(end < kAttentionSpan ? end : kAttentionSpan),
-            static_cast<int32_t>(path < 0                ? 0
-                                 : path < kAttentionSpan ? path / kTile
-                                                         : kTiles)};
-  }
-
-  // Finds the tiles of the block's next piece of work.
+  // Finds the tiles of the block's next piece of work, and the norms of its heads. room: a slot that is free.
   template <typename Block>
-  LLMI_HD void Enter(const Block& block, Shared& shared, int number) const {
+  LLMI_HD void Enter(const Block& block, Shared& shared, int number, uint8_t* room) const {
     block.ForEachThread([&](int tile) {
       if (tile >= kTiles) return;
-      const Work work = WorkOf(block.x + number * num_blocks);
+      const Work work = this->WorkOf(block.x + number * num_blocks);
       if (tile == 0) shared.works[number % 2] = work;
       const bool is_whole = (tile + 1) * kTile > work.begin && tile * kTile < work.end && tile < work.gathered;
-      const AttentionSegment& segment = plan.args.segments[plan.row_segments[work.row]];
       shared.tiles[number % 2][tile] =
-          is_whole ? KvTile(plan.args.kv, segment.block_table, work.kv_head, work.span * kAttentionSpan + tile * kTile) : nullptr;
+          is_whole ? KvTile(plan.args.kv, this->Segment(work).block_table, work.kv_head, work.span * kAttentionSpan + tile * kTile)
+                   : nullptr;
     });
-  }
-
-  template <typename Copies>
-  LLMI_HD void CopyPart(const Shared& shared, Place place, int thread, Copies* copies, uint8_t* slot) const {
-    const Work& work = shared.works[place.work % 2];
-    const uint8_t* const* tiles = shared.tiles[place.work % 2];
-    const int end_tile = (work.end + kTile - 1) / kTile;
-    if (place.part >= NumKeyParts()) {
-      const ValuePart part = ValuesOf(place.part);
-      CopyValues(tiles + part.tile_begin, part, thread, copies, slot);
-      for (int t = 0; t < kValueTiles; ++t) {
-        const int tile = part.tile_begin + t;
-        if (tile >= work.gathered && tile < end_tile) GatherValues(work, part, tile, thread, copies, slot);
+    if (!plan.makes_rows() || !plan.rows.is_normed()) return;
+    const Work& work = shared.works[number % 2];
+    const int first = this->FirstMade(work);
+    const int num_keys = work.end > first ? work.end - first : 0;
+    auto* lanes = reinterpret_cast<float*>(room);
+    block.ForEachThread([&](int thread) {
+      for (int i = thread; i < (work.num_heads + num_keys) * 16; i += kSpanThreads) {
+        const int of = i / 16 - work.num_heads;
+        lanes[i] = of < 0 ? plan.rows.Query(work.row, work.head_begin + i / 16, 0.0f).SquaresOf(i % 16)
+                          : plan.rows.Key(this->MadeRow(work, first + of), work.kv_head, 0.0f).SquaresOf(i % 16);
       }
-      return;
-    }
-    const int dim_begin = place.part * kKeyDims;
-    const int num_dims = HeadDim() - dim_begin < kKeyDims ? HeadDim() - dim_begin : kKeyDims;
-    CopyKeys(tiles, dim_begin, num_dims, thread, copies, slot);
-    const float* q = plan.args.q + work.row * plan.args.q_stride + work.head_begin * HeadDim() + dim_begin;
-    for (int unit = thread; unit < kHeads * kKeyDims / 4; unit += kSpanThreads) {
-      const int head = unit / (kKeyDims / 4);
-      const int d = unit % (kKeyDims / 4) * 4;
-      if (head < work.num_heads && d < num_dims) copies->Copy(slot + kQueriesAt + unit * 16, q + head * HeadDim() + d);
-    }
-    for (int tile = work.gathered; tile < end_tile; ++tile) GatherKeys(work, dim_begin, num_dims, tile, thread, slot);
-  }
-
-  template <typename Copies>
-  LLMI_HD void CopyKeys(const uint8_t* const* tiles, int dim_begin, int num_dims, int thread, Copies* copies, uint8_t* slot) const {
-    const bool has_dims = thread < num_dims * kSize;
-    LLMI_UNROLL
-    for (int tile = 0; tile < kTiles; ++tile) {
-      copies->Copy(slot + tile * kKeyStride + thread * 16, tiles[tile] + dim_begin * kKeyRow + thread * 16,
-                   has_dims && tiles[tile] != nullptr);
-    }
-    if constexpr (kScaled) {
-      for (int unit = thread; unit < kTiles * kKeyScales / 16; unit += kSpanThreads) {
-        const uint8_t* tile = tiles[unit / (kKeyScales / 16)];
-        const int part = unit % (kKeyScales / 16);
-        if (tile == nullptr || part >= num_dims / 16 * 2) continue;
-        copies->Copy(slot + kKeyScalesAt + unit * 16, tile + kTile * HeadDim() + dim_begin * 2 + part * 16);
+    });
+    block.ForEachThread([&](int thread) {
+      for (int i = thread; i < work.num_heads + num_keys; i += kSpanThreads) {
+        const bool is_query = i < work.num_heads;
+        const float inverse = ProjectedRows::Inverse(is_query ? plan.rows.query_norm : plan.rows.key_norm, lanes + i * 16);
+        (is_query ? shared.query_inverses[i] : shared.key_inverses[i - work.num_heads]) = inverse;
       }
-    }
-  }
-
-  template <typename Copies>
-  LLMI_HD void CopyValues(const uint8_t* const* tiles, const ValuePart& part, int thread, Copies* copies, uint8_t* slot) const {
-    constexpr int kUnits = kValueRow / 16;        // of a row
-    constexpr int kRows = kSpanThreads / kUnits;  // that the threads take at once
-    const int at = thread / kUnits * HeadDim() * kSize + part.dim_begin * kSize + thread % kUnits * 16;
-    const bool has_dims = thread % kUnits * 16 < part.num_dims * kSize;
-    const int64_t values = KvValueOffset(plan.args.kv);
-    LLMI_UNROLL
-    for (int t = 0; t < kValueTiles; ++t) {
-      const bool wanted = has_dims && tiles[t] != nullptr;
-      const uint8_t* from = tiles[t] + values + at;
-      LLMI_UNROLL
-      for (int row = 0; row < kTile; row += kRows) {
-        copies->Copy(slot + (t * kTile + row) * kValueRow + thread * 16, from + row * HeadDim() * kSize, wanted);
-      }
-      if constexpr (kScaled) {
-        const int num_units = HeadDim() / 16 * 2;
-        const uint8_t* scales = tiles[t] + values + kTile * HeadDim();
-        for (int unit = thread; unit < num_units; unit += kSpanThreads) {
-          copies->Copy(slot + kValueScalesAt + (t * num_units + unit) * 16, scales + unit * 16, tiles[t] != nullptr);
-        }
-      }
-    }
-  }
-
-  // The K tile of a path's position, and which of its slots.
-  struct Slot {
-    const uint8_t* tile;
-    int lane;
-  };
-  LLMI_HD Slot SlotOf(const Work& work, int position) const {
-    const AttentionSegment& segment = plan.args.segments[plan.row_segments[work.row]];
-    const int64_t slot =
-        reference::SlotOf(segment, work.row - segment.row_begin, plan.args.positions[work.row], work.span * kAttentionSpan + position);
-    return {KvTile(plan.args.kv, segment.block_table, work.kv_head, slot), static_cast<int>(slot % kTile)};
-  }
-  // Of an element, or of a scale.
-  template <typename T>
-  LLMI_HD static void CopyOne(uint8_t* to, const uint8_t* from) {
-    *reinterpret_cast<T*>(to) = *reinterpret_cast<const T*>(from);
-  }
-
-  LLMI_HD void GatherKeys(const Work& work, int dim_begin, int num_dims, int tile, int thread, uint8_t* slot) const {
-    const int lane = thread % kTile;
-    const int position = tile * kTile + lane;
-    if (position < work.begin || position >= work.end) return;
-    const Slot source = SlotOf(work, position);
-    uint8_t* keys = slot + tile * kKeyStride + lane * kSize;
-    LLMI_ROLL
-    for (int d = thread / kTile; d < num_dims; d += kSpanThreads / kTile) {
-      CopyOne<Element>(keys + d * kKeyRow, source.tile + (dim_begin + d) * kKeyRow + source.lane * kSize);
-      if constexpr (kScaled) {
-        if (d >= num_dims / 16) continue;
-        CopyOne<uint16_t>(slot + kKeyScalesAt + tile * kKeyScales + (d * kTile + lane) * 2,
-                          source.tile + kTile * HeadDim() + ((dim_begin / 16 + d) * kTile + source.lane) * 2);
-      }
-    }
-  }
-
-  template <typename Copies>
-  LLMI_HD void GatherValues(const Work& work, const ValuePart& part, int tile, int thread, Copies* copies, uint8_t* slot) const {
-    const int lane = thread % kTile;
-    const int position = tile * kTile + lane;
-    if (position < work.begin || position >= work.end) return;
-    const Slot source = SlotOf(work, position);
-    const uint8_t* values = source.tile + KvValueOffset(plan.args.kv);
-    const int in_slot = (tile - part.tile_begin) * kTile + lane;
-    constexpr int kThreads = kSpanThreads / kTile;  // of a position
-    LLMI_ROLL
-    for (int at = thread / kTile * 16; at < part.num_dims * kSize; at += kThreads * 16) {
-      copies->Copy(slot + in_slot * kValueRow + at, values + (source.lane * HeadDim() + part.dim_begin) * kSize + at);
-    }
-    if constexpr (kScaled) {
-      const int num_scales = HeadDim() / 16;
-      LLMI_ROLL
-      for (int s = thread / kTile; s < num_scales; s += kThreads) {
-        CopyOne<uint16_t>(slot + kValueScalesAt + (in_slot * num_scales + s) * 2,
-                          values + kTile * HeadDim() + (source.lane * num_scales + s) * 2);
-      }
-    }
+    });
   }
 
   LLMI_HD void AddPart(Shared& shared, Place place, int thread, const uint8_t* slot, Sums* sums) const {
     const Work& work = shared.works[place.work % 2];
-    if (place.part >= NumKeyParts()) return AddValues(shared, work, ValuesOf(place.part), thread, slot, sums);
+    const Part part = PartOf(place.part);
+    if (!part.is_key) return AddValues(shared, work, part, thread, slot, sums);
     if (place.part == 0) {
       LLMI_UNROLL
       for (int head = 0; head < kHeads; ++head) {
@@ -376,7 +208,7 @@ struct SpanKernel {
   }
 
   // The thread's two dimensions, and the part's positions.
-  LLMI_HD void AddValues(const Shared& shared, const Work& work, const ValuePart& part, int thread, const uint8_t* slot, Sums* sums) const {
+  LLMI_HD void AddValues(const Shared& shared, const Work& work, const Part& part, int thread, const uint8_t* slot, Sums* sums) const {
     const int d = thread * 2;
     if (d >= part.num_dims) return;
     if (part.tile_begin == 0) {

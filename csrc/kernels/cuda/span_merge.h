@@ -4,6 +4,8 @@
 #include <cstddef>
 
 #include "kernels/cpu/reference/attention_path.h"
+#include "kernels/cpu/reference/elementwise.h"
+#include "kernels/cpu/reference/quantize_block.h"
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/last_block.h"
 
@@ -90,6 +92,14 @@ struct SpanMerge {
       for (int i = thread; i < num_heads * head_dim; i += block.num_threads) {
         const float inverse = 1.0f / total[i / head_dim];
         out[i] = (out[i] * last_keep[i / head_dim]) * inverse;
+        if (plan.gate.gate != nullptr) reference::GateValue(plan.gate, row, head_begin * head_dim + i);
+      }
+    });
+    if (plan.codes.codes == nullptr) return;
+    const int64_t first_block = (row * plan.codes.num_cols + head_begin * head_dim) / kBlockSize;
+    block.ForEachThread([&](int thread) {
+      for (int64_t i = thread; i < num_heads * head_dim / kBlockSize; i += block.num_threads) {
+        reference::QuantizeBlock(plan.args.out, first_block + i, plan.codes);
       }
     });
   }

@@ -15,6 +15,7 @@
 #include "kernels/draws/draw.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/attention_step.h"
 #include "kernels/ops/experts.h"
 #include "kernels/ops/linear_step.h"
 #include "kernels/ops/norm.h"
@@ -138,6 +139,7 @@ class Device : public MemorySource {
   // op uploads.
   virtual void KvWrite(const KvWriteArgs& args) = 0;
   virtual void PagedAttention(const AttentionArgs& args) = 0;
+  virtual void AttendStep(const AttentionStep& step) = 0;
   virtual void SoftCap(float* x, int64_t count, float cap) = 0;
   // Draws a token for each row of the batch, which is the host's, and changes logits [rows of the step, vocab_size] in place
   // (kernels/draws/draw.h). TakeDrawn waits for these tokens, but not for later work; the results of the last two draws are kept.

@@ -21,11 +21,6 @@ void CheckCache(const KvView& kv) {
   CheckArgument(kv.block_size % kSlotsPerTile == 0, "attention: block_size must be a multiple of 16");
 }
 
-void CheckAttention(const AttentionArgs& args) {
-  CheckCache(args.kv);
-  CheckArgument(args.num_heads % args.kv.num_kv_heads == 0, "attention: KV heads must divide query heads");
-}
-
 // One work item: some spans of a task, or the whole task if partials is null.
 struct Piece {
   size_t task;
@@ -107,6 +102,11 @@ int64_t NumTilesWritten(const AttentionSegment& segment) {
 }
 
 }  // namespace
+
+void CheckAttention(const AttentionArgs& args) {
+  CheckCache(args.kv);
+  CheckArgument(args.num_heads % args.kv.num_kv_heads == 0, "attention: KV heads must divide query heads");
+}
 
 void KvWrite(const KernelContext& context, const KvWriteArgs& args) {
   CheckCache(args.kv);

@@ -77,6 +77,8 @@ struct KvRange {
 
 void KvWrite(const KernelContext& context, const KvWriteArgs& args);
 void PagedAttention(const KernelContext& context, const AttentionArgs& args);
+// Checks the arguments as PagedAttention does, and throws the same errors.
+void CheckAttention(const AttentionArgs& args);
 // KvWrite, then PagedAttention, for the same segments. No segment may see what another one writes.
 void WriteAndAttend(const KernelContext& context, const KvWriteArgs& written, const AttentionArgs& args);
 

@@ -58,11 +58,16 @@ LLMI_HD inline float GatedActivated(const ActivationArgs& args, float x, float u
   return SwigluClampedF32(x, up, args.parameters[0], args.parameters[1], args.parameters[2]);
 }
 
+struct Pair {
+  float first, second;
+};
+LLMI_HD inline Pair Rotated(float x1, float x2, float cosine, float sine) {
+  return {Fma(x1, cosine, 0.0f - x2 * sine), Fma(x2, cosine, x1 * sine)};
+}
 LLMI_HD inline void RotatePair(float* x1, float* x2, float cosine, float sine) {
-  const float a = *x1;
-  const float b = *x2;
-  *x1 = Fma(a, cosine, 0.0f - b * sine);
-  *x2 = Fma(b, cosine, a * sine);
+  const Pair rotated = Rotated(*x1, *x2, cosine, sine);
+  *x1 = rotated.first;
+  *x2 = rotated.second;
 }
 
 // Value i of a row.

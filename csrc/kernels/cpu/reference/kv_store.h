@@ -10,39 +10,42 @@
 namespace llmi::reference {
 namespace {
 
-// Stores values[16] at index(0), index(1), ... of the tile, and for an int8 cache their scale at index `scale` of its scales.
+// Stores values[16] at index(0), index(1), ... of `elements`, and for an int8 cache their scale.
 template <typename Index>
-LLMI_HD inline void StoreElements(const KvView& kv, const float* values, uint8_t* tile, const Index& index, int64_t scale) {
-  if (kv.type == KvType::kInt8) {
+LLMI_HD inline void StoreElements(KvType type, const float* values, uint8_t* elements, const Index& index, uint16_t* scale) {
+  if (type == KvType::kInt8) {
     const AbsMax absmax = FindAbsMax(values, kKvScaleBlock);
     for (int64_t i = 0; i < kKvScaleBlock; ++i) {
-      reinterpret_cast<int8_t*>(tile)[index(i)] = static_cast<int8_t>(Int8Code(absmax, values[i]));
+      reinterpret_cast<int8_t*>(elements)[index(i)] = static_cast<int8_t>(Int8Code(absmax, values[i]));
     }
-    KvTileScales(kv, tile)[scale] = FloatToHalf(Int8Scale(absmax));
+    *scale = FloatToHalf(Int8Scale(absmax));
     return;
   }
   for (int64_t i = 0; i < kKvScaleBlock; ++i) {
-    if (kv.type == KvType::kF32) {
-      reinterpret_cast<float*>(tile)[index(i)] = values[i];
-    } else if (kv.type == KvType::kF8) {
-      tile[index(i)] = FloatToFloat8(values[i]);
+    if (type == KvType::kF32) {
+      reinterpret_cast<float*>(elements)[index(i)] = values[i];
+    } else if (type == KvType::kF8) {
+      elements[index(i)] = FloatToFloat8(values[i]);
     } else {
-      reinterpret_cast<uint16_t*>(tile)[index(i)] = kv.type == KvType::kF16 ? FloatToHalf(values[i]) : FloatToBfloat16(values[i]);
+      reinterpret_cast<uint16_t*>(elements)[index(i)] = type == KvType::kF16 ? FloatToHalf(values[i]) : FloatToBfloat16(values[i]);
     }
   }
 }
 
-// Stores dimensions [16 part, 16 part + 16) of one head's K or V [head_dim] in a lane of its tile.
-LLMI_HD inline void StoreKeys(const KvView& kv, const float* k, int64_t part, int64_t lane, uint8_t* tile) {
+// Stores dimensions [16 part, 16 part + 16) of one head's K or V, values[16], in a lane of its tile.
+LLMI_HD inline void StoreKeys(const KvView& kv, const float* values, int64_t part, int64_t lane, uint8_t* tile) {
   const int64_t d = part * kKvScaleBlock;
   const bool in_pairs = kv.type == KvType::kBF16;
-  StoreElements(kv, k + d, tile, [&](int64_t i) { return KvKeyIndex(in_pairs, lane, d + i); }, part * kSlotsPerTile + lane);
+  StoreElements(
+      kv.type, values, tile, [&](int64_t i) { return KvKeyIndex(in_pairs, lane, d + i); },
+      KvTileScales(kv, tile) + part * kSlotsPerTile + lane);
 }
-LLMI_HD inline void StoreValues(const KvView& kv, const float* v, int64_t part, int64_t lane, uint8_t* tile) {
+LLMI_HD inline void StoreValues(const KvView& kv, const float* values, int64_t part, int64_t lane, uint8_t* tile) {
   const int64_t d = part * kKvScaleBlock;
   const bool in_pairs = kv.type == KvType::kBF16;
-  const int64_t scale = lane * KvNumScales(kv.head_dim) + part;
-  StoreElements(kv, v + d, tile, [&](int64_t i) { return KvValueIndex(in_pairs, kv.head_dim, lane, d + i); }, scale);
+  StoreElements(
+      kv.type, values, tile, [&](int64_t i) { return KvValueIndex(in_pairs, kv.head_dim, lane, d + i); },
+      KvTileScales(kv, tile) + lane * KvNumScales(kv.head_dim) + part);
 }
 
 }  // namespace

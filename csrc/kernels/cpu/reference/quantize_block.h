@@ -13,17 +13,20 @@ LLMI_HD inline void QuantizeBlock(const float* x, int64_t block, const Quantized
   const AbsMax first = FindAbsMax(values, out.fine ? kBlockSize / 2 : kBlockSize);
   const AbsMax second = out.fine ? FindAbsMax(values + kBlockSize / 2, kBlockSize / 2) : first;
   int32_t half_sums[2] = {0, 0};
-  for (int i = 0; i < kBlockSize; ++i) {
-    const AbsMax& absmax = i < kBlockSize / 2 ? first : second;
-    const int32_t high = Int8Code(absmax, values[i]);
-    int32_t code = high;
-    if (out.low != nullptr) {
-      const int32_t low = absmax.poison == 0.0f ? LowCode(values[i] * absmax.inverse, high) : 0;
-      out.low[block * kBlockSize + i] = static_cast<int8_t>(low);
-      code = 256 * high + low;
+  LLMI_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const AbsMax& absmax = half == 0 ? first : second;
+    for (int i = half * 16; i < half * 16 + 16; ++i) {
+      const int32_t high = Int8Code(absmax, values[i]);
+      int32_t code = high;
+      if (out.low != nullptr) {
+        const int32_t low = absmax.poison == 0.0f ? LowCode(values[i] * absmax.inverse, high) : 0;
+        out.low[block * kBlockSize + i] = static_cast<int8_t>(low);
+        code = 256 * high + low;
+      }
+      out.codes[block * kBlockSize + i] = static_cast<int8_t>(high);
+      half_sums[half] += code;
     }
-    out.codes[block * kBlockSize + i] = static_cast<int8_t>(high);
-    half_sums[i / 16] += code;
   }
   const float scale = out.low != nullptr ? Int8Scale(first) * kLowStep : Int8Scale(first);
   if (out.fine) {
