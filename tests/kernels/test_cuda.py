@@ -293,8 +293,8 @@ def test_device_probes(device: str) -> None:
         assert seconds > 0 and weight_bytes == 64 * 2 * super_block_bytes
     heads = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 64}
     assert _core.testing.measure_device_attention(name, "float16", [100, 3], 3, **heads) > 0
-    with pytest.raises(_core.CoreError, match="bf16, fp16, q4_0, q4_1, q4_k, q6_k or q8_0"):
-        _core.testing.measure_device_linear(name, "q5_0", 1, 64, 64)
+    with pytest.raises(_core.CoreError, match="bf16, fp16, q4_0, q4_1, q4_k, q5_0, q5_k, q6_k or q8_0"):
+        _core.testing.measure_device_linear(name, "q5_1", 1, 64, 64)
     for shape in ((0, 64, 64), (1, 0, 64), (1, 60, 64), (1, 64, 48)):
         with pytest.raises(_core.CoreError, match="a device probe"):
             _core.testing.measure_device_linear(name, "bf16", *shape)

@@ -142,7 +142,7 @@ def attention(
     num_threads: int = 1,
 ) -> _F32: ...
 def attention_step(
-    table: str, q: _F32, k: _F32, v: _F32, num_heads: int, num_kv_heads: int, **options: Any
+    table: str, q: _F32, k: _F32, v: _F32, num_heads: int, num_kv_heads: int, **options: object
 ) -> tuple[_F32, _F32, tuple[NDArray[Any], ...] | None]: ...
 def attention_weights(
     q: _F32,
