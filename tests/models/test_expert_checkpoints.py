@@ -105,6 +105,7 @@ def write(path: Path, config: dict[str, Any], tensors: Tensors) -> Path:
     return path
 
 
+@pytest.mark.parity
 def test_blocks_and_scales_of_gpt_oss(tmp_path: Path, families: Path) -> None:
     from tiny_families import make
 
@@ -123,6 +124,7 @@ def test_blocks_and_scales_of_gpt_oss(tmp_path: Path, families: Path) -> None:
 # --- Qwen3-VL's: all experts of a layer in two tensors, [experts, columns, rows]
 
 
+@pytest.mark.parity
 def test_stacked_experts_of_qwen3_vl(tmp_path: Path, families: Path) -> None:
     from tiny_families import make
 

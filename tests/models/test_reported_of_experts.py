@@ -46,6 +46,7 @@ def test_row_7_windows_of_gpt_oss() -> None:
     assert spec(by_rule).to_json() == spec(GPT_OSS).to_json()
 
 
+@pytest.mark.parity
 def test_row_7_only_tokens_beyond_the_window_show_it(tmp_path: Path, families: Path) -> None:
     folder = make("gpt_oss", families).path
     whole = shutil.copytree(folder, tmp_path / "whole")
@@ -106,6 +107,7 @@ def test_row_20_head_size() -> None:
 # --- 23: the router with a bias: for the choice alone, groups by their two best, no score for those that are out, a factor of its own
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("shift", [-8.0, 8.0])
 @pytest.mark.parametrize("name", ["glm4_moe", "ernie4_5_moe"])
 def test_row_23_a_bias_of_all_experts_changes_no_bit(name: str, shift: float, tmp_path: Path, families: Path) -> None:
@@ -153,6 +155,7 @@ def test_row_24_gguf_has_no_key_for_it(architecture: str, renormalise: bool) -> 
     assert found.layers[3].moe.router.renormalise is renormalise
 
 
+@pytest.mark.parity
 def test_row_24_a_routers_weights_are_applied(families: Path, tmp_path: Path) -> None:
     """A router with twice the weights chooses the same experts, and weighs them otherwise."""
     folder = make("olmoe", families).path
@@ -178,6 +181,7 @@ def test_row_27_the_clamp_of_gpt_oss() -> None:
 # --- llama.cpp#26848: block_count counts the layers that draft further tokens
 
 
+@pytest.mark.parity
 def test_drafting_layers_of_a_gguf_are_left_out(tmp_path: Path, families: Path) -> None:
     directory = make("glm4_moe", families).path
     plain = family_gguf.write("glm4_moe", directory, tmp_path / "plain.gguf")

@@ -32,8 +32,8 @@ What holds for every family:
 - In GGUF files a bias is read where it is stored.
 - Models with experts: `llmi inspect` names total and active parameters and the bytes that a token reads; `llm.expert_use()` counts which
   experts were used, by layer and by pairs of consecutive layers, on the CPU. A batch reads more experts than one sequence does: 8 sequences
-  of Qwen3-30B-A3B use about 51 of the 128 experts of a layer where one uses 8. That a step of 8 rows costs some five times one of one row
-  is therefore arithmetic, not a fault.
+  of Qwen3-30B-A3B use about 51 of the 128 experts of a layer where one uses 8. So a step of 8 rows costs some five times one of one row
+  by arithmetic.
 
 ## Families
 

@@ -382,6 +382,7 @@ ENGINE = {
     "enforce_eager": "flag",
     "trust_remote_code": "flag",
     "tensor_parallel_size": "maybe integer",
+    "data_parallel_size": "integer",
     "swap_space": "maybe number",
     "max_logprobs": "maybe integer",
 }
