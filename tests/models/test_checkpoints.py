@@ -28,7 +28,7 @@ from checkpoint_files import (
     unquantised,
     write_file,
 )
-from decoders import open_decoder
+from decoders import logits_of
 from llmi import LLM, ModelFileError, OutOfMemoryError, UnsupportedModelError, _core
 from llmi.models.inspection import inspect_model
 
@@ -57,8 +57,7 @@ LAYOUTS = {
 
 
 def logits(path: Path, dtype: str = "float32", activation_bits: int = 8) -> Array:
-    decoder = open_decoder(path, dtype=dtype, kv_dtype="float32", num_pages=8, activation_bits=activation_bits)
-    rows: Array = decoder.forward([(decoder.new_sequence(), PROMPT, None)])[0]
+    rows: Array = logits_of(path, PROMPT, dtype=dtype, activation_bits=activation_bits)
     return rows
 
 

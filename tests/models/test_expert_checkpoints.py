@@ -12,7 +12,7 @@ import pytest
 
 from bits import assert_same_bits
 from checkpoint_files import DATA, Array, Stored, Tensors, float4, read_file, unquantised, write_file
-from decoders import open_decoder
+from decoders import logits_of
 
 PROMPT = list(range(10, 90))
 #: Of tests/data/checkpoints, whose matrices are read into the place of each expert's.
@@ -21,8 +21,7 @@ NUM_EXPERTS = 4
 
 
 def logits(path: Path, dtype: str = "float32", activation_bits: int = 8) -> Array:
-    decoder = open_decoder(path, dtype=dtype, kv_dtype="float32", num_pages=64, activation_bits=activation_bits)
-    rows: Array = decoder.forward([(decoder.new_sequence(), PROMPT, None)])[0]
+    rows: Array = logits_of(path, PROMPT, dtype=dtype, activation_bits=activation_bits)
     return rows
 
 

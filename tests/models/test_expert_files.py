@@ -11,7 +11,7 @@ import pytest
 
 from bits import assert_same_bits
 from checkpoint_files import DATA, Array, Stored, build, read_file, unquantised, write_file
-from decoders import open_decoder
+from decoders import logits_of, open_decoder
 from llmi import LLM, ModelFileError, UnsupportedModelError, _core
 from llmi.families import spec_of
 from llmi.models.files import open_model
@@ -25,8 +25,7 @@ E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -
 
 
 def logits(path: Path, dtype: str = "float32", activation_bits: int = 16) -> Array:
-    decoder = open_decoder(path, dtype=dtype, kv_dtype="float32", num_pages=8, activation_bits=activation_bits)
-    rows: Array = decoder.forward([(decoder.new_sequence(), PROMPT, None)])[0]
+    rows: Array = logits_of(path, PROMPT, dtype=dtype, activation_bits=activation_bits)
     return rows
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import family_gguf
-from decoders import open_decoder
+from decoders import logits_of
 from tiny_families import TOKENS, make
 
 pytest.importorskip("gguf", reason="the extra `test` brings gguf")
@@ -17,8 +17,7 @@ pytestmark = pytest.mark.parity
 
 def logits(path: Path) -> bytes:
     """Of the first tokens, more than a window and an original length."""
-    decoder = open_decoder(path, dtype="float32", kv_dtype="float32", num_pages=64)
-    rows = decoder.forward([(decoder.new_sequence(), TOKENS[:80], None)])[0]
+    rows = logits_of(path, TOKENS[:80])
     assert np.isfinite(rows).all()
     return bytes(rows.tobytes())
 

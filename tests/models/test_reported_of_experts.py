@@ -15,7 +15,7 @@ import pytest
 import family_gguf
 from bits import assert_same_bits
 from checkpoint_files import Array, Stored, read_file, write_file
-from decoders import open_decoder
+from decoders import logits_of
 from llmi.families import ModelSpec
 from llmi.families.reader import Reading
 from read_config import read_config, read_metadata
@@ -31,8 +31,7 @@ def spec(config: dict[str, Any], *tensors: str) -> ModelSpec:
 
 
 def logits(path: Path) -> Array:
-    decoder = open_decoder(path, dtype="float32", kv_dtype="float32", num_pages=64)
-    rows: Array = decoder.forward([(decoder.new_sequence(), TOKENS[:80], None)])[0]
+    rows: Array = logits_of(path, TOKENS[:80])
     return rows
 
 

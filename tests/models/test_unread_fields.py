@@ -12,7 +12,7 @@ import pytest
 
 import tiny_gguf
 from bits import assert_same_bits
-from decoders import Refusal, kind_of, open_decoder
+from decoders import Refusal, kind_of, logits_of
 from llmi import LLM, DraftModel, InvalidParamsError, Receipt, RequestErrors, SelfDraft, UnsupportedModelError, _core, replay
 from llmi.families import spec_of
 from llmi.models.inspection import inspect_model
@@ -26,8 +26,7 @@ FAMILIES: dict[str, dict[str, Any]] = {"llama": {}, "gemma3": {"sliding_window":
 
 
 def logits(path: Path, overrides: dict[str, Any] | None = None) -> Array:
-    decoder = open_decoder(path, overrides, dtype="float32", kv_dtype="float32", num_pages=8)
-    rows: Array = decoder.forward([(decoder.new_sequence(), PROMPT, None)])[0]
+    rows: Array = logits_of(path, PROMPT, overrides)
     return rows
 
 

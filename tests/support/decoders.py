@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,12 @@ def open_decoder(path: Path | str, overrides: dict[str, Any] | None = None, **op
     files = _core.ModelFiles(str(path))
     spec = spec_of(files, json.dumps(overrides) if overrides else "")
     return _core.testing.Decoder(files, spec=spec.to_json(), **options)
+
+
+def logits_of(path: Path | str, token_ids: Sequence[int], overrides: dict[str, Any] | None = None, **options: Any) -> Any:
+    """The logits of each position of a text [tokens, vocabulary], in fp32 and over an fp32 cache unless options say otherwise."""
+    decoder = open_decoder(path, overrides, **{"dtype": "float32", "kv_dtype": "float32", "num_pages": 64} | options)
+    return decoder.forward([(decoder.new_sequence(), token_ids, None)])[0]
 
 
 def numbers_of(path: Path | str) -> dict[str, Any]:
