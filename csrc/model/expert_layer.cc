@@ -1,10 +1,8 @@
 #include "model/expert_layer.h"
 
 #include <algorithm>
-#include <iterator>
 #include <vector>
 
-#include "kernels/ops/activation.h"
 #include "kernels/ops/experts.h"
 #include "kernels/ops/route.h"
 #include "model/mlp_layer.h"
@@ -70,7 +68,7 @@ void MixExperts(const LayerPass& pass, const MoeSpec& moe, const MlpWeights& wei
   const MlpSpec& expert = moe.expert;
   const int64_t hidden = pass.spec.hidden_size;
   const int64_t num_pairs = routed.pairs.num_pairs();
-  const PackedMatrix& gate = expert.gated ? weights.gate.matrix : weights.up.matrix;
+  const PackedMatrix& gate = FirstMatrix(expert, weights);
   const LinearInput forms = MakeInput(context, num_pairs, {&gate, &weights.up.matrix}, false, pass.workspace.gathered_forms);
   float* gathered = Floats(context, pass.workspace.gathered, num_pairs * hidden);
   const bool reads_floats = !IsQuantizedPacked(gate.view().type) || !IsQuantizedPacked(weights.up.matrix.view().type);
@@ -85,10 +83,7 @@ void MixExperts(const LayerPass& pass, const MoeSpec& moe, const MlpWeights& wei
 
   float* activated = Floats(context, pass.workspace.activated, num_pairs * expert.size);
   const LinearInput inner = MakeInput(context, num_pairs, {&weights.down.matrix}, false, pass.workspace.activated_forms);
-  ActivationArgs activation = {
-      .activation = expert.activation, .gated = expert.gated, .x = gate_up, .num_rows = num_pairs, .size = expert.size, .out = activated};
-  std::copy(std::begin(weights.activation_parameters), std::end(weights.activation_parameters), std::begin(activation.parameters));
-  Activate(context, activation, inner);
+  Activate(context, ActivationOf(expert, weights, gate_up, num_pairs, activated), inner);
 
   const std::vector<LinearPart> down = {ExpertPart(weights.down, hidden, 0)};
   ExpertLinear(context, routed.pairs, ArgsOf(down, activated, inner, num_pairs, gathered, hidden, false));
@@ -114,7 +109,7 @@ void ExpertLayer(const LayerPass& pass, int64_t layer, const LayerWeights& weigh
   const MoeSpec& moe = spec.moe;
   for (int64_t begin = 0; begin < pass.num_rows; begin += kMlpRows) {
     const RowRange rows{begin, std::min(kMlpRows, pass.num_rows - begin)};
-    const PackedMatrix& gate = moe.expert.gated ? weights.experts.gate.matrix : weights.experts.up.matrix;
+    const PackedMatrix& gate = FirstMatrix(moe.expert, weights.experts);
     const MlpInput input =
         ReadMlpRows(pass, spec, weights, rows, {&gate, &weights.experts.up.matrix, &weights.mlp.gate.matrix, &weights.mlp.up.matrix});
     const Routed routed = RouteRows(pass, moe, weights, input.x, rows.count);

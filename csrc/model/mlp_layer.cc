@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "kernels/ops/activation.h"
 #include "kernels/ops/linear_step.h"
 
 namespace llmi {
@@ -16,9 +15,7 @@ void ActivatedRows(const LayerPass& pass, const MlpSpec& mlp, const MlpWeights& 
   float* gate_up = Floats(pass.context, pass.workspace.gate_up, num_rows * width);
   const std::vector<LinearPart> parts = mlp.gated ? PartsOf({&weights.gate, &weights.up}) : PartsOf({&weights.up});
   const LinearArgs layers = ArgsOf(parts, input.x, input.forms, num_rows, gate_up, width, false);
-  ActivationArgs activation = {
-      .activation = mlp.activation, .gated = mlp.gated, .x = gate_up, .num_rows = num_rows, .size = mlp.size, .out = out};
-  std::copy(std::begin(weights.activation_parameters), std::end(weights.activation_parameters), std::begin(activation.parameters));
+  const ActivationArgs activation = ActivationOf(mlp, weights, gate_up, num_rows, out);
   RunLinearStep(pass.context, {.norm = input.norm ? &*input.norm : nullptr,
                                .input = input.forms,
                                .layers = layers,
@@ -45,6 +42,12 @@ MlpInput PlanMlpRows(const LayerPass& pass, const LayerSpec& spec, const LayerWe
 
 }  // namespace
 
+ActivationArgs ActivationOf(const MlpSpec& mlp, const MlpWeights& weights, const float* x, int64_t num_rows, float* out) {
+  ActivationArgs args = {.activation = mlp.activation, .gated = mlp.gated, .x = x, .num_rows = num_rows, .size = mlp.size, .out = out};
+  std::copy(std::begin(weights.activation_parameters), std::end(weights.activation_parameters), std::begin(args.parameters));
+  return args;
+}
+
 MlpInput ReadMlpRows(const LayerPass& pass, const LayerSpec& spec, const LayerWeights& weights, const RowRange& rows,
                      std::initializer_list<const PackedMatrix*> readers) {
   const MlpInput input = PlanMlpRows(pass, spec, weights, rows, readers);
@@ -66,8 +69,7 @@ void MlpLayer(const LayerPass& pass, const LayerSpec& spec, const LayerWeights& 
   const MlpWeights& mlp = weights.mlp;
   for (int64_t begin = 0; begin < pass.num_rows; begin += kMlpRows) {
     const RowRange rows{begin, std::min(kMlpRows, pass.num_rows - begin)};
-    const PackedMatrix& gate = spec.mlp.gated ? mlp.gate.matrix : mlp.up.matrix;
-    const MlpInput input = PlanMlpRows(pass, spec, weights, rows, {&gate, &mlp.up.matrix});
+    const MlpInput input = PlanMlpRows(pass, spec, weights, rows, {&FirstMatrix(spec.mlp, mlp), &mlp.up.matrix});
     const MlpInner inner = InnerRows(pass, spec.mlp, mlp, input, rows.count);
     AddToStream(pass, {.rows = rows,
                        .layer = mlp.down,

@@ -5,12 +5,20 @@
 #include <initializer_list>
 #include <optional>
 
+#include "kernels/ops/activation.h"
 #include "model/layer_pass.h"
 
 namespace llmi {
 
 // Adds the MLP of the layer to the residual stream. It reads LayerPass::kept as it is in a parallel layer, else the norm of the stream.
 void MlpLayer(const LayerPass& pass, const LayerSpec& spec, const LayerWeights& weights);
+
+// The first matrix that reads an MLP's rows.
+inline const PackedMatrix& FirstMatrix(const MlpSpec& mlp, const MlpWeights& weights) {
+  return mlp.gated ? weights.gate.matrix : weights.up.matrix;
+}
+// out [num_rows, size] of x [num_rows, GateUpSize].
+ActivationArgs ActivationOf(const MlpSpec& mlp, const MlpWeights& weights, const float* x, int64_t num_rows, float* out);
 
 // The rows that an MLP reads.
 struct MlpInput {

@@ -188,7 +188,7 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows):
     def _open_replicas(self, given: Mapping[str, Any], layers: Sequence[int]) -> None:
         """This process is replica 0; the others load the model meanwhile."""
         from llmi.replicas.identity import identity_of  # noqa: PLC0415 (one engine needs none of it)
-        from llmi.replicas.opening import Openings  # noqa: PLC0415
+        from llmi.replicas.opening import Openings, takes_too_much  # noqa: PLC0415
         from llmi.replicas.router import Router as Replicas  # noqa: PLC0415
 
         files = open_model(by_name.resolve(given["model"], given["revision"]))
@@ -198,8 +198,7 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows):
         own = {**given, "data_parallel_size": 1, "num_threads": openings.threads[0]}
         try:
             self._open(own, layers, files)
-            info = self._engine.info()
-            if given["kv_cache_memory_bytes"] is None and info["num_pages"] * info["page_bytes"] > openings.most_kv_bytes:
+            if takes_too_much(given, self._engine, openings.most_kv_bytes):
                 self._engine.close()
                 self._open({**own, "kv_cache_memory_bytes": openings.most_kv_bytes}, layers, files)
             router.join(self._engine, self, identity_of(self))

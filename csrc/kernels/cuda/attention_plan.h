@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/attention_heads.h"
+#include "kernels/cuda/row_codes.h"
 #include "kernels/cuda/span_plan.h"
 #include "kernels/ops/attention.h"
 
@@ -43,11 +44,7 @@ struct AttentionPlan {
     visit(counts);
     rows.ForEachPointer(visit);
     visit(gate.gate);
-    visit(codes.codes);
-    visit(codes.low);
-    visit(codes.scales);
-    visit(codes.sums);
-    visit(codes.half_sums);
+    VisitPointers(codes, visit);
   }
 
   LLMI_HD bool makes_rows() const { return rows.k != nullptr; }

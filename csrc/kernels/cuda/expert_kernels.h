@@ -8,6 +8,7 @@
 #include "kernels/cpu/reference/route_row.h"
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/linear_kernels.h"
+#include "kernels/cuda/row_codes.h"
 #include "kernels/cuda/row_kernels.h"
 #include "kernels/ops/experts.h"
 
@@ -97,13 +98,8 @@ struct GatherPairsKernel {
     visit(pair_rows);
     visit(from_x);
     visit(to_x);
-    for (const QuantizedRows* rows : {&from, &to}) {
-      visit(rows->codes);
-      visit(rows->low);
-      visit(rows->scales);
-      visit(rows->sums);
-      visit(rows->half_sums);
-    }
+    VisitPointers(from, visit);
+    VisitPointers(to, visit);
   }
 
   template <typename Block>

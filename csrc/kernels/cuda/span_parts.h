@@ -1,5 +1,5 @@
-// The pieces of work of a launch over spans, and the parts of K and V through which a block goes (span_kernel.h): where they lie in memory
-// and in a slot of shared memory, how they are copied there, and what comes from elsewhere.
+// The work items of a launch over spans, and the parts of K and V that a block loads one after the other (span_kernel.h): their addresses
+// in memory and in a slot of shared memory, how they are copied, and which values are computed instead.
 //
 // A tree's path lies in other slots than its positions: it is gathered (GatherKeys, GatherValues). Or K and V of the step's rows are not in
 // the cache yet (AttentionPlan::rows): then positions of the step are made from what the projections left, after the rest of the part has
@@ -182,9 +182,7 @@ struct SpanParts {
   // The step's row at a position of the work's row.
   LLMI_HD int64_t MadeRow(const Work& work, int position) const {
     const AttentionSegment& segment = Segment(work);
-    const int64_t slot =
-        reference::SlotOf(segment, work.row - segment.row_begin, plan.args.positions[work.row], work.span * kAttentionSpan + position);
-    return segment.row_begin + slot - segment.base_len;
+    return segment.row_begin + PathSlot(work, position) - segment.base_len;
   }
 
  private:
@@ -252,16 +250,19 @@ struct SpanParts {
     }
   }
 
+  // Where a position of the row's path lies in its sequence.
+  LLMI_HD int64_t PathSlot(const Work& work, int position) const {
+    const AttentionSegment& segment = Segment(work);
+    return reference::SlotOf(segment, work.row - segment.row_begin, plan.args.positions[work.row], work.span * kAttentionSpan + position);
+  }
   // The K tile of a path's position, and which of its slots.
   struct Slot {
     const uint8_t* tile;
     int lane;
   };
   LLMI_HD Slot SlotOf(const Work& work, int position) const {
-    const AttentionSegment& segment = Segment(work);
-    const int64_t slot =
-        reference::SlotOf(segment, work.row - segment.row_begin, plan.args.positions[work.row], work.span * kAttentionSpan + position);
-    return {KvTile(plan.args.kv, segment.block_table, work.kv_head, slot), static_cast<int>(slot % kTile)};
+    const int64_t slot = PathSlot(work, position);
+    return {KvTile(plan.args.kv, Segment(work).block_table, work.kv_head, slot), static_cast<int>(slot % kTile)};
   }
   // Of an element, or of a scale.
   template <typename T>

@@ -70,7 +70,10 @@ class ExpertTensors:
 
     def expert(self, index: int, size: int) -> MlpSpec:
         """A gated MLP: three tensors of all experts in a GGUF, three for each expert elsewhere."""
-        gate, up, down = (self.linear(self.names[role], index) for role in ("expert_gate", "expert_up", "expert_down"))
+        return self._gated(index, size, [self.names[role] for role in ("expert_gate", "expert_up", "expert_down")])
+
+    def _gated(self, index: int, size: int, names: Sequence[str]) -> MlpSpec:
+        gate, up, down = (self.linear(name, index) for name in names)
         return MlpSpec(activation=self.tensors.activation, size=size, gate=gate, up=up, down=down)
 
     def fused(self, index: int, size: int, gate_up: str, down: str) -> MlpSpec:
@@ -91,8 +94,7 @@ class ExpertTensors:
         """The shared expert, a gated MLP of this size; 0: there is none."""
         if size == 0:
             return MlpSpec()
-        gate, up, down = (self.linear(self.shared_names[role], index) for role in ("gate", "up", "down"))
-        return MlpSpec(activation=self.tensors.activation, size=size, gate=gate, up=up, down=down)
+        return self._gated(index, size, [self.shared_names[role] for role in ("gate", "up", "down")])
 
     def router(self, index: int, router: RouterSpec, choice_bias: str = "") -> RouterSpec:
         """The family's router with its tensors. choice_bias: config.json's name of the bias of the choice alone."""

@@ -6,7 +6,7 @@ import math
 
 from llmi.families.config import Config
 from llmi.families.dense import Style, Tensors, dense
-from llmi.families.layers import FULL, SLIDING, bias, f32, use_windows
+from llmi.families.layers import bias, f32, use_one_window
 from llmi.families.llama_like import attention_biases
 from llmi.families.parallel import EVERYWHERE, NO_GROUPS
 from llmi.families.registry import family
@@ -177,8 +177,7 @@ def starcoder2(c: Config) -> ModelSpec:
         names={"up": "mlp.c_fc", "down": "mlp.c_proj"},
     )
     spec = dense(c, style)
-    window = None if c.is_gguf else c.optional_integer("sliding_window")
-    use_windows(c, spec, [FULL if window is None else SLIDING] * len(spec.layers), window)
+    use_one_window(c, spec, None if c.is_gguf else c.optional_integer("sliding_window"))
     return spec
 
 

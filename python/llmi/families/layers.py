@@ -77,6 +77,11 @@ def use_ropes(spec: ModelSpec, kinds: Sequence[str], ropes: Mapping[str, RopeSpe
         layer.attention.rope = names.index(kind) if kind in ropes else -1
 
 
+def use_one_window(c: Config, spec: ModelSpec, window: int | None) -> None:
+    """Sets the same window in every layer; None: no layer has one. Raises ModelFileError."""
+    use_windows(c, spec, [FULL if window is None else SLIDING] * len(spec.layers), window)
+
+
 def switched_windows(c: Config, spec: ModelSpec, first_layer: int = 28) -> None:
     """Qwen's windows: off unless use_sliding_window, and then only from layer max_window_layers on."""
     if c.is_gguf:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from llmi.families.config import Config
 from llmi.families.dense import Style, Tensors, dense
 from llmi.families.experts import use_mixtral_experts
-from llmi.families.layers import FULL, SLIDING, bias, kinds_of, multiply, soft_cap, switched_windows, use_windows
+from llmi.families.layers import FULL, SLIDING, bias, kinds_of, multiply, soft_cap, switched_windows, use_one_window, use_windows
 from llmi.families.registry import family
 from llmi.families.spec import ModelSpec, NormSpec, RopeSpec, TensorBinding
 
@@ -57,8 +57,7 @@ def internlm3(c: Config) -> ModelSpec:
 def mistral(c: Config) -> ModelSpec:
     """Mistral 7B, Nemo, Small: a window in every layer, or none. Its GGUF files are Llama's. Jiang et al., 2023."""
     spec = dense(c, Style())
-    window = c.optional_integer("sliding_window")
-    use_windows(c, spec, [FULL if window is None else SLIDING] * len(spec.layers), window)
+    use_one_window(c, spec, c.optional_integer("sliding_window"))
     return spec
 
 
@@ -68,8 +67,7 @@ def mistral(c: Config) -> ModelSpec:
 def ministral3(c: Config) -> ModelSpec:
     """Ministral 3: YaRN, and queries that grow with the position."""
     spec = dense(c, Style(biases={"qkv": False, "output": False, "mlp": False}, gguf_pairs=True), theta=1e6)
-    window = c.optional_integer("sliding_window")
-    use_windows(c, spec, [FULL if window is None else SLIDING] * len(spec.layers), window)
+    use_one_window(c, spec, c.optional_integer("sliding_window"))
     rope, key = c if c.is_gguf else c.object("rope_parameters"), "rope.scaling.original_context_length"
     beta = c.number("temperature_scale", 0.0) if c.is_gguf else rope.number("llama_4_scaling_beta", 0.0) if rope else 0.0
     for layer in spec.layers if beta and rope else []:
@@ -117,8 +115,7 @@ def phi3(c: Config) -> ModelSpec:
     """Phi 3, 3.5 and 4: fused tensors, LongRoPE. Abdin et al., 2024."""
     names = {"qkv": "self_attn.qkv_proj", "gate_up": "mlp.gate_up_proj"}
     spec = dense(c, Style(names=names))
-    window = c.optional_integer("sliding_window") or None
-    use_windows(c, spec, [FULL if window is None else SLIDING] * len(spec.layers), window)
+    use_one_window(c, spec, c.optional_integer("sliding_window") or None)
     c.find("original_max_position_embeddings")
     return spec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from llmi.families.config import Config
 from llmi.families.dense import Style, Tensors, dense
 from llmi.families.experts import HF_EXPERTS, ExpertTensors, every_step, no_windows, sizes_of, use_mixtral_experts
-from llmi.families.layers import FULL, SLIDING, bias, use_windows
+from llmi.families.layers import bias, use_one_window
 from llmi.families.llama_like import LLAMA_7B, attention_biases
 from llmi.families.registry import family
 from llmi.families.spec import ModelSpec, MoeSpec, RouterSpec
@@ -30,8 +30,7 @@ def mixtral(c: Config) -> ModelSpec:
     """Mixtral: 8 experts of which 2 are taken, their weights renormalised. Its GGUF files are Llama's. Jiang et al., 2024."""
     style = Style(experts=True)
     spec = dense(c, style, theta=1e6)
-    window = c.optional_integer("sliding_window")
-    use_windows(c, spec, [FULL if window is None else SLIDING] * len(spec.layers), window)
+    use_one_window(c, spec, c.optional_integer("sliding_window"))
     use_mixtral_experts(c, spec, style)
     return spec
 

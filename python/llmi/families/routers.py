@@ -7,7 +7,7 @@ import dataclasses
 from llmi.families.config import Config
 from llmi.families.dense import Style, Tensors, dense
 from llmi.families.experts import BLOCK_SPARSE, HF_EXPERTS, MAX_SIZE, ExpertTensors, between, groups_of, sizes_of
-from llmi.families.layers import FULL, SLIDING, bias, kinds_of, multiply, positive, use_windows
+from llmi.families.layers import FULL, SLIDING, bias, kinds_of, multiply, positive, use_one_window, use_windows
 from llmi.families.llama_like import attention_biases
 from llmi.families.registry import family
 from llmi.families.rope import rope_of
@@ -145,8 +145,7 @@ def phimoe(c: Config) -> ModelSpec:
     biases = attention_biases(c) | {"head": bias(c, "lm_head_bias")}
     style = Style(norm="layer", norm_bias=True, biases=biases, experts=True)
     spec = dense(c, style, theta=1e6)
-    window = c.optional_integer("sliding_window")
-    use_windows(c, spec, [FULL if window is None else SLIDING] * len(spec.layers), window)
+    use_one_window(c, spec, c.optional_integer("sliding_window"))
     scaling = c.object("rope_parameters") or c.object("rope_scaling")
     if scaling is not None and spec.rope_choice:  # its own factors instead of those that follow from the lengths
         factors = {f"longrope_{name}": positive(scaling, f"{name}_mscale", spec.ropes[0].magnitude) for name in ("short", "long")}

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from llmi import _core
-from llmi.errors import LlmiError, call_core
+from llmi.errors import call_core
 from llmi.replicas.asked import Asked
 from llmi.replicas.records import end_as_json, error_as_json, event_as_json
 from llmi.requests.submission import Submission
@@ -76,11 +76,10 @@ class Answers:
             if is_aborted:
                 llm._engine.abort([request.id])
         except Exception as error:
-            known = error if isinstance(error, LlmiError) else LlmiError(f"{type(error).__name__}: {error}")
             with self._lock:
                 number = self._number_of.pop(asked.id, None)
                 self._running.pop(-1 if number is None else number, None)
-            self._send([{"id": asked.id, "refused": error_as_json(known)}])
+            self._send([{"id": asked.id, "refused": error_as_json(error)}])
 
     def _pump(self) -> None:
         events: list[_core.OutputEvent] = []

@@ -28,6 +28,5 @@ class Channel:
         """Waits until there is an event, at most timeout_s, and appends all that have come."""
         with self._ready:
             self._ready.wait_for(lambda: self._events, timeout_s)
-            while self._events:
-                events.append(self._events[0])
-                self._events.popleft()
+            events.extend(self._events)
+            self._events.clear()

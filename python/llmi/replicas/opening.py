@@ -10,7 +10,7 @@ from typing import Any
 from llmi import _core
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.models.files import OpenModel
-from llmi.replicas.process import divided, num_threads_of
+from llmi.replicas.process import divided
 
 #: Arguments that stay here: those that are Python, and those that a process gets its own of.
 _OWN = ("batch_processors", "data_parallel_size", "num_threads", "model", "revision", "hf_overrides", "speculative_config", "seed")
@@ -31,7 +31,8 @@ class Openings:
                     name,
                     "data_parallel_size",
                 )
-        available = _core.system_info()["available_memory_bytes"]
+        system = _core.system_info()
+        available = system["available_memory_bytes"]
         each = sum(file.size for file in files.files)
         if count > 1 and count * each > available:
             raise InvalidParamsError(
@@ -40,7 +41,7 @@ class Openings:
                 "data_parallel_size",
             )
         self.most_kv_bytes = available // 2 // count
-        self.threads = divided(num_threads_of(given["num_threads"]), count)
+        self.threads = divided(given["num_threads"] or system["num_threads"], count)
         self.speculates = _is_plain(given["speculative_config"])
         self._arguments = {
             **{name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in given.items() if name not in _OWN},
@@ -56,6 +57,12 @@ class Openings:
             "most_kv_bytes": self.most_kv_bytes,
             "fingerprint": fingerprint,
         }
+
+
+def takes_too_much(arguments: Mapping[str, Any], engine: _core.Engine, most_kv_bytes: int) -> bool:
+    """Whether an engine that chose the size of its cache itself took more than its share."""
+    info = engine.info()
+    return arguments.get("kv_cache_memory_bytes") is None and info["num_pages"] * info["page_bytes"] > most_kv_bytes
 
 
 def _is_plain(value: object) -> bool:

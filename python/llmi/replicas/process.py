@@ -106,13 +106,6 @@ def divided(total: int, count: int) -> list[int]:
     return [max(1, total // count + (index < total % count)) for index in range(count)]
 
 
-def num_threads_of(given: int | None) -> int:
-    """The threads of one engine with this argument, as the core takes them."""
-    named = (os.environ.get(name, "") for name in ("LLMI_NUM_THREADS", "OMP_NUM_THREADS"))
-    wanted = next((int(text) for text in named if text.isascii() and text.isdecimal() and int(text)), None)
-    return given or wanted or len(os.sched_getaffinity(0))
-
-
 def watch_parent(pid: int) -> None:
     """Ends this process when its parent has gone, whoever holds the other end of the socket."""
 

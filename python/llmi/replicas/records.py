@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from llmi import errors
 from llmi.base.travel import strict_json
 from llmi.errors import LlmiError
-from llmi.replicas.wire import BrokenMessageError, number_of, numbers
+from llmi.replicas.wire import BrokenMessageError, number_of
 
 if TYPE_CHECKING:
     from llmi import _core
@@ -125,7 +125,7 @@ class News:
 
 def rows_as_json(rows: list[_core.TokenLogprobs]) -> list[Any]:
     """Log-probabilities of positions."""
-    return [[row.token_ids, numbers(row.logprobs), numbers(row.processed_logprobs), row.ranks] for row in rows]
+    return [[row.token_ids, strict_json(row.logprobs), strict_json(row.processed_logprobs), row.ranks] for row in rows]
 
 
 def event_as_json(request_id: int, event: _core.OutputEvent) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def event_as_json(request_id: int, event: _core.OutputEvent) -> dict[str, Any]:
         "finish_reason": event.finish_reason,
         "stop_reason": event.stop_reason,
         "drafts": [event.num_draft_tokens, event.num_accepted_tokens],
-        "times": numbers([event.first_scheduled_time_s, event.first_token_time_s]),
+        "times": strict_json([event.first_scheduled_time_s, event.first_token_time_s]),
         "num_cached_tokens": event.num_cached_tokens,
     }
     if rows := event.prompt_logprobs:
@@ -153,27 +153,28 @@ def end_as_json(request_id: int, request: _core.Request, error: LlmiError | None
     for index, sample in enumerate(request.samples):
         counts = sample.speculation
         entry: dict[str, Any] = {
-            "cumulative_logprob": numbers([sample.cumulative_logprob])[0],
+            "cumulative_logprob": strict_json(sample.cumulative_logprob),
             "finish_reason": sample.finish_reason,
             "stop_reason": sample.stop_reason,
             "counts": [counts.num_drafts, counts.num_draft_tokens, counts.num_accepted_tokens],
             "accepted": counts.num_accepted_per_position,
-            "speculation_times": numbers([counts.draft_time_s, counts.verify_time_s]),
-            "token_times": numbers(sample.token_times_s.tolist()) if index == 0 else [],
+            "speculation_times": strict_json([counts.draft_time_s, counts.verify_time_s]),
+            "token_times": strict_json(sample.token_times_s.tolist()) if index == 0 else [],
         }
         if whole:
             entry |= {"token_ids": sample.token_ids, "text": sample.text, "logprobs": rows_as_json(sample.logprobs)}
-            entry |= {"score": numbers([sample.score])[0], "beam_indices": sample.beam_indices}
+            entry |= {"score": strict_json(sample.score), "beam_indices": sample.beam_indices}
         samples.append(entry)
     found = {"id": request_id, "samples": samples, "error": None if error is None else error_as_json(error)}
-    found |= {name: numbers([getattr(request, name)])[0] for name in _TIMES} | {name: getattr(request, name) for name in _COUNTS}
+    found |= {name: strict_json(getattr(request, name)) for name in _TIMES} | {name: getattr(request, name) for name in _COUNTS}
     if whole:
         found["prompt_logprobs"] = rows_as_json(request.prompt_logprobs)
     return found
 
 
-def error_as_json(error: LlmiError) -> dict[str, Any]:
-    """An error's class, message and plain fields."""
+def error_as_json(raised: BaseException) -> dict[str, Any]:
+    """An error's class, message and plain fields; one that is not llmi's is an LlmiError that names it."""
+    error = raised if isinstance(raised, LlmiError) else LlmiError(f"{type(raised).__name__}: {raised}")
     plain = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float | None)}
     return {"type": type(error).__name__, "message": str(error), "fields": strict_json({"fault": error.fault, **plain})}
 
@@ -199,6 +200,12 @@ def _object(value: object) -> dict[str, Any]:
     return value
 
 
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise BrokenMessageError("a list is missing in a message")
+    return value
+
+
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise BrokenMessageError("a text is missing in a message")
@@ -214,23 +221,17 @@ def whole_number(value: object, low: int = 0, high: int = _LARGEST) -> int:
 
 def token_ids(value: object) -> list[int]:
     """The token ids of a message. Raises BrokenMessageError."""
-    if not isinstance(value, list):
-        raise BrokenMessageError("a list is missing in a message")
-    return [whole_number(entry, high=2**31 - 1) for entry in value]
+    return [whole_number(entry, high=2**31 - 1) for entry in _list(value)]
 
 
 def _floats(value: object) -> list[float]:
-    if not isinstance(value, list):
-        raise BrokenMessageError("a list is missing in a message")
-    return [number_of(entry) for entry in value]
+    return [number_of(entry) for entry in _list(value)]
 
 
 def rows_of(value: object) -> list[Row]:
     """The rows of `rows_as_json`. Raises BrokenMessageError."""
-    if not isinstance(value, list):
-        raise BrokenMessageError("a list is missing in a message")
     rows = []
-    for entry in value:
+    for entry in _list(value):
         if not isinstance(entry, list) or len(entry) != 4:
             raise BrokenMessageError("log-probabilities of a position are four lists")
         row = Row(token_ids(entry[0]), _floats(entry[1]), _floats(entry[2]), token_ids(entry[3]))

@@ -139,7 +139,6 @@ class Router:
                     self._here[submission.built.id] = (cast("Channel", channel), submission.params.n)
                 else:
                     submission.request = cast("_core.Request", entry.record)
-                    entry.record.stepped = False
             if here:
                 assert self._local is not None
                 call_core(self._local.submit, here, self._core_channel)

@@ -8,7 +8,6 @@ import math
 import socket
 import struct
 import threading
-from collections.abc import Iterable
 from typing import Any, NoReturn
 
 MOST_BYTES = 256 << 20
@@ -40,13 +39,8 @@ def decode(data: bytes) -> dict[str, Any]:
     return message
 
 
-def numbers(values: Iterable[float]) -> list[float | str]:
-    """Numbers as strict JSON has them."""
-    return [value if math.isfinite(value) else str(value) for value in values]
-
-
 def number_of(value: object) -> float:
-    """A number of `numbers`. Raises BrokenMessageError."""
+    """A number as `strict_json` has it. Raises BrokenMessageError."""
     if isinstance(value, str) and value in _WORDS:
         return _WORDS[value]
     if isinstance(value, bool) or not isinstance(value, int | float):

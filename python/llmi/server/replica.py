@@ -15,6 +15,7 @@ from llmi.llm import LLM
 from llmi.replicas.answering import Answers
 from llmi.replicas.asked import Asked
 from llmi.replicas.identity import identity_of
+from llmi.replicas.opening import takes_too_much
 from llmi.replicas.process import watch_parent
 from llmi.replicas.records import error_as_json, token_ids
 from llmi.replicas.wire import BrokenMessageError, Connection, encode
@@ -24,8 +25,7 @@ from llmi.server.fingerprint import fingerprint_of
 def open_share(arguments: dict[str, Any], most_kv_bytes: int) -> LLM:
     """An LLM whose cache is no larger than its share of the free memory."""
     llm = LLM(**arguments)
-    info = llm._engine.info()
-    if arguments.get("kv_cache_memory_bytes") is None and info["num_pages"] * info["page_bytes"] > most_kv_bytes:
+    if takes_too_much(arguments, llm._engine, most_kv_bytes):
         llm.close()
         llm = LLM(**{**arguments, "kv_cache_memory_bytes": most_kv_bytes})
     return llm
@@ -81,17 +81,15 @@ class Replica:
         try:
             arguments, most = message["arguments"], message["most_kv_bytes"]
             llm = open_share(arguments, most)
-            info = llm._engine.info()
             ready = {
                 "kind": "ready",
                 "identity": identity_of(llm),
-                "info": strict_json(info),
+                "info": strict_json(llm._engine.info()),
                 "stats": stats_of(llm),
                 "fingerprint": fingerprint_of(llm) if message["fingerprint"] else None,
             }
         except BaseException as error:
-            known = error if isinstance(error, LlmiError) else LlmiError(f"{type(error).__name__}: {error}")
-            self.send({"kind": "failed", "error": error_as_json(known)})
+            self.send({"kind": "failed", "error": error_as_json(error)})
             return
         self._answers = Answers(lambda: llm, lambda events: self.send({"kind": "events", "events": events}))
         self._llm = llm
