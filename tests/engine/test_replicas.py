@@ -142,7 +142,9 @@ def test_streams_and_asyncio(alone: LLM, llm: LLM) -> None:
 def test_an_aborted_stream_ends_where_it_runs(llm: LLM) -> None:
     with llm.stream(PROMPTS, max_tokens=900, seed=11, ignore_eos=True) as stream:
         next(stream)
-    assert {completion.finish_reason for output in stream.outputs for completion in output.outputs} == {"abort"}
+    ends = [(completion.finish_reason, len(completion.token_ids)) for output in stream.outputs for completion in output.outputs]
+    # On a busy machine a request may have all of its tokens before the abort.
+    assert any(reason == "abort" for reason, _ in ends) and all(end[0] == "abort" or end == ("length", 900) for end in ends)
     wait_until(lambda: not any(replica.under_way for replica in router_of(llm).replicas))
 
 
