@@ -74,7 +74,7 @@ def test_a_step_has_the_bits_of_its_ops(device: str, case: tuple[Any, ...], kv_d
         for own, wanted in zip(codes or (), expected_codes or (), strict=True):
             assert own.tobytes() == wanted.tobytes()
     if device == "emulated":
-        at_once = rows <= 32 and kv_dtype != "bfloat16"
+        at_once = rows <= 32
         ends_apart = (heads // kv_heads * head_dim % 32 != 0 and "bits" in options) or (kv_dtype == "bfloat16" and rows == 100)
         assert seen["HeadsKernel"] == (not at_once)
         assert seen["QuantizeRowsKernel"] == (ends_apart and "bits" in options) and seen["GateKernel"] == (ends_apart and "gate" in options)

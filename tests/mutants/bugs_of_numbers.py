@@ -86,6 +86,22 @@ BUGS = [
         "kernels/test_attention.py",
     ),
     Mutant(
+        "K and V of a bf16 cache read before their copy landed",
+        "csrc/kernels/cuda/bf16_span_kernel.h",
+        "operator",
+        "Wait<kSlots - 2>",
+        "Wait<kSlots - 1>",
+        "kernels/test_attention.py",
+    ),
+    Mutant(
+        "queries that follow the sixteenth see no new K",
+        "csrc/kernels/cuda/bf16_span_parts.h",
+        "WorkOf",
+        "if (plan.makes_rows()) work.made = cached;",
+        "if (plan.makes_rows() && first == 0) work.made = cached;",
+        "kernels/test_attention_step.py",
+    ),
+    Mutant(
         "K and V of the step read from pages before they are written",
         "csrc/kernels/cuda/span_kernel.h",
         "operator",

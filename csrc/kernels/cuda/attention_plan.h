@@ -8,6 +8,11 @@
 
 namespace llmi::cuda {
 
+constexpr int kMostSpanHeads = 8;  // that a merge takes together
+// Of a launch whose rows are not in the cache yet: a row makes K and V of all earlier ones of its sequence.
+constexpr int kMostNewRows = 32;
+static_assert(kMostNewRows <= kMostSpanRows, "groups that are taken whole read K and V from the cache alone");
+
 // Arguments of attention: the host's plan (span_plan.h), all on the device, and the part of it that a launch does.
 struct AttentionPlan {
   AttentionArgs args;

@@ -2,7 +2,7 @@
 // take is a launch of its own, with the same bits.
 #pragma once
 
-#include "kernels/cuda/span_parts.h"
+#include "kernels/cuda/attention_plan.h"
 #include "kernels/layout/packed_weights.h"
 #include "kernels/ops/attention_step.h"
 
@@ -23,7 +23,6 @@ inline const char* WhyNormsApart(const HeadSteps& heads) {
 // Why heads are made in memory, and K and V written to the cache, by a launch before attention (HeadsKernel); null: attention does it.
 inline const char* WhyHeadsApart(const AttentionStep& step) {
   if (step.keeps_queries) return "the queries are read again";
-  if (step.attention.kv.type == KvType::kBF16) return "the kernels of a bf16 cache read K and V from the cache alone";
   if (step.heads.num_rows > kMostNewRows) return "each row would make K and V of too many others";
   return nullptr;
 }

@@ -3,8 +3,8 @@
 
 namespace llmi::cuda {
 
-template void LaunchBf16Spans<2, false>(CudaLauncher&, const AttentionPlan&, const RowGroup&);
-template void LaunchBf16Spans<2, true>(CudaLauncher&, const AttentionPlan&, const RowGroup&);
+template void LaunchBf16Spans<false>(CudaLauncher&, int, const AttentionPlan&);
+template void LaunchBf16Spans<true>(CudaLauncher&, int, const AttentionPlan&);
 template void LaunchWholeGroups(CudaLauncher&, const AttentionPlan&, const RowGroup*, int64_t);
 
 }  // namespace llmi::cuda

@@ -14,24 +14,19 @@
 #include "core/scalar_math.h"
 #include "kernels/cpu/reference/attention_path.h"
 #include "kernels/cpu/reference/lanes.h"
-#include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/bf16_matrices.h"
 #include "kernels/cuda/block.h"
-#include "kernels/cuda/span_plan.h"
-#include "kernels/cuda/warp.h"
 #include "kernels/layout/kv_layout.h"
 #include "kernels/ops/attention_score.h"
 
 namespace llmi::cuda {
 
-constexpr int kBf16AttentionWarps = 8;
-constexpr int kMatrixQueries = 16;  // of one instruction
 constexpr int kTileSlots = kSlotsPerTile;
 constexpr int kSpanTiles = kAttentionSpan / kSlotsPerTile;
-static_assert(kBf16AttentionWarps <= kMostWarps);
 
-// The work of a block for 16 x kMatrices queries; of trees too if kTrees, with linear biases if kBiased (both take registers). A warp has
+// The work of a block for 16 x kMatrices queries of a chain, with linear biases if kBiased (they take registers). A warp has
 // 32 positions of the span's scores, then kDimGroups x 8 dimensions of its values.
-template <int kMatrices, int kDimGroups, bool kTrees, bool kBiased>
+template <int kMatrices, int kDimGroups, bool kBiased>
 struct Bf16Attention {
   static constexpr int kQueries = kMatrices * kMatrixQueries;
   static constexpr int kMostHeadDim = kDimGroups * 8 * kBf16AttentionWarps;
@@ -43,10 +38,8 @@ struct Bf16Attention {
   static constexpr int kPeaks = kBf16AttentionWarps * 4;
 
   struct Shared {
-    const uint32_t* tiles[kSpanTiles];                          // of K; null: not seen, or a tree's path
-    Array<const uint32_t*, kTrees ? kAttentionSpan : 1> path;   // of a tree: a position's tile of K; null: not seen
-    Array<uint8_t, kTrees ? kAttentionSpan : 1> lanes_of_path;  // and which of its slots
-    Array<int32_t, kQueries> begin;                             // what a query sees of the span
+    const uint32_t* tiles[kSpanTiles];  // of K; null: not seen
+    Array<int32_t, kQueries> begin;     // what a query sees of the span
     Array<int32_t, kQueries> end;
     Array<float, kQueries> slopes;                           // linear biases of the queries' heads
     Array<Array<float, kPeaks + 1>, kQueries> peaks;         // of each lane's scores
@@ -111,7 +104,7 @@ struct Bf16Attention {
                        typename Block::template PerWarp<Values<typename Block::Warp>>* values) const {
     using Warp = typename Block::Warp;
     Shared& shared = SharedOf(block.shared);
-    const Sight sight = SightOf(work, span);
+    const Sight sight = Sight::Of(plan, work.rows, span);
     block.ForEachThread([&](int thread) { FindWhatIsSeen(work, span, thread, block.num_threads, &shared); });
     typename Block::template PerWarp<Scores<Warp>> scores;
     block.ForEachWarp([&](const Warp& warp) {
@@ -160,51 +153,19 @@ struct Bf16Attention {
   }
 
  private:
-  // Positions in the span, from its begin: those that some row of the group sees, and those that all rows see.
-  struct Sight {
-    int begin, end;
-    int all_begin, all_end;
-
-    LLMI_HD int FirstTile() const { return begin / kTileSlots; }
-    LLMI_HD int EndTile() const { return (end + kTileSlots - 1) / kTileSlots; }
-    LLMI_HD bool AllSee(int position) const { return position >= all_begin && position < all_end; }
-    LLMI_HD bool AllSeeTile(int tile) const { return AllSee(tile * kTileSlots) && AllSee((tile + 1) * kTileSlots - 1); }
-    LLMI_HD bool SomeSee(int position) const { return position >= begin && position < end; }
-  };
-  LLMI_HD static int Clip(int64_t position, int64_t span) {
-    const int64_t offset = position - span * kAttentionSpan;
-    return static_cast<int>(offset < 0 ? 0 : offset > kAttentionSpan ? kAttentionSpan : offset);
-  }
-  // Rows of a group ascend in position.
-  LLMI_HD Sight SightOf(const Work& work, int64_t span) const {
-    const int64_t first = work.rows.row_begin;
-    const int64_t last = LastRow(work);
-    return {Clip(AttentionFirstVisible(plan.args, first), span), Clip(plan.args.positions[last] + 1, span),
-            Clip(AttentionFirstVisible(plan.args, last), span), Clip(plan.args.positions[first] + 1, span)};
-  }
-
   LLMI_HD void FindWhatIsSeen(const Work& work, int64_t span, int thread, int num_threads, Shared* shared) const {
     for (int query = thread; query < kQueries; query += num_threads) {
       const int64_t row = work.Row(query);
       const bool used = query < NumQueries(work);
-      shared->begin[query] = used ? Clip(AttentionFirstVisible(plan.args, row), span) : 0;
-      shared->end[query] = used ? Clip(plan.args.positions[row] + 1, span) : 0;
+      shared->begin[query] = used ? Sight::Clip(AttentionFirstVisible(plan.args, row), span) : 0;
+      shared->end[query] = used ? Sight::Clip(plan.args.positions[row] + 1, span) : 0;
       if constexpr (kBiased) shared->slopes[query] = used ? plan.args.linear_biases[work.Head(query, GroupHeads())] : 0.0f;
     }
     const AttentionSegment& segment = Segment(work);
-    const Sight sight = SightOf(work, span);
+    const Sight sight = Sight::Of(plan, work.rows, span);
     for (int tile = thread; tile < kSpanTiles; tile += num_threads) {
-      const bool seen = (!kTrees || segment.parents == nullptr) && tile >= sight.FirstTile() && tile < sight.EndTile();
+      const bool seen = tile >= sight.FirstTile() && tile < sight.EndTile();
       shared->tiles[tile] = seen ? KeyTile(segment.block_table, work.kv_head, span * kAttentionSpan + tile * kTileSlots) : nullptr;
-    }
-    if (!kTrees || segment.parents == nullptr) return;
-    const int64_t row = work.rows.row_begin;
-    for (int j = thread; j < kAttentionSpan; j += num_threads) {
-      shared->path[j] = nullptr;
-      if (!sight.SomeSee(j)) continue;
-      const int64_t slot = reference::SlotOf(segment, row - segment.row_begin, plan.args.positions[row], span * kAttentionSpan + j);
-      shared->path[j] = KeyTile(segment.block_table, work.kv_head, slot);
-      shared->lanes_of_path[j] = static_cast<uint8_t>(slot % kSlotsPerTile);
     }
   }
   LLMI_HD static bool Sees(const Shared& shared, int query, int position) {
@@ -220,29 +181,20 @@ struct Bf16Attention {
   struct Keys {
     HalfMatrixB of[2];
   };
-  LLMI_HD static Keys LoadKeys(int tile, int pair, bool gathered, const Shared& shared, int lane) {
+  LLMI_HD static Keys LoadKeys(int tile, int pair, const Shared& shared, int lane) {
     Keys keys = {};
     for (int i = 0; i < 2; ++i) {
       const int row = (pair + lane % 4 + 4 * i) * kTileSlots;
-      if (!gathered) {
-        const uint64_t two = *reinterpret_cast<const uint64_t*>(shared.tiles[tile] + row + lane / 4 * 2);
-        keys.of[0].words[i] = static_cast<uint32_t>(two);
-        keys.of[1].words[i] = static_cast<uint32_t>(two >> 32);
-        continue;
-      }
-      for (int odd = 0; odd < 2; ++odd) {
-        const int position = tile * kTileSlots + lane / 4 * 2 + odd;
-        const uint32_t* words = shared.path[position];
-        if (words != nullptr) keys.of[odd].words[i] = words[row + shared.lanes_of_path[position]];
-      }
+      const uint64_t two = *reinterpret_cast<const uint64_t*>(shared.tiles[tile] + row + lane / 4 * 2);
+      keys.of[0].words[i] = static_cast<uint32_t>(two);
+      keys.of[1].words[i] = static_cast<uint32_t>(two >> 32);
     }
     return keys;
   }
 
   template <typename Warp>
   LLMI_HD void Score(const Warp& warp, const Work& work, const Sight& sight, const Shared& shared, Scores<Warp>* scores) const {
-    constexpr int kSteps = kMatrices == 1 && kDimGroups <= 4 ? 4 : 2;  // of 16 dimensions, whose keys are read before one is used
-    const bool gathered = kTrees && Segment(work).parents != nullptr;
+    constexpr int kSteps = 2;  // of 16 dimensions, whose keys are read before one is used
     const int num_pairs = plan.args.kv.head_dim / 2;
     LLMI_ROLL
     for (int begin = 0; begin < num_pairs; begin += kSteps * 8) {
@@ -254,7 +206,7 @@ struct Bf16Attention {
         for (int t = 0; t < 2; ++t) {
           const int tile = warp.index * 2 + t;
           if (tile < sight.FirstTile() || tile >= sight.EndTile()) continue;
-          warp.ForEachLane([&](int lane) { keys[step][t][lane] = LoadKeys(tile, begin + step * 8, gathered, shared, lane); });
+          warp.ForEachLane([&](int lane) { keys[step][t][lane] = LoadKeys(tile, begin + step * 8, shared, lane); });
         }
       }
       LLMI_UNROLL
@@ -264,7 +216,8 @@ struct Bf16Attention {
         for (int matrix = 0; matrix < kMatrices; ++matrix) {
           if (matrix * kMatrixQueries >= NumQueries(work)) break;
           typename Warp::template PerLane<HalfMatrixA> queries;
-          warp.ForEachLane([&](int lane) { queries[lane] = LoadRows(shared.queries, matrix * kMatrixQueries, begin + step * 8, lane); });
+          warp.ForEachLane(
+              [&](int lane) { queries[lane] = LoadHalfA(shared.queries[matrix * kMatrixQueries], kQueryWords, begin + step * 8, lane); });
           LLMI_UNROLL
           for (int t = 0; t < 2; ++t) {
             LLMI_UNROLL
@@ -277,14 +230,6 @@ struct Bf16Attention {
         }
       }
     }
-  }
-
-  // The instruction's A: 16 rows of words from `row` on, eight words from `word` on.
-  template <typename Words>
-  LLMI_HD static HalfMatrixA LoadRows(const Words& words, int row, int word, int lane) {
-    const uint32_t* upper = words[row + lane / 4] + word + lane % 4;
-    const uint32_t* lower = words[row + lane / 4 + 8] + word + lane % 4;
-    return {{upper[0], lower[0], upper[4], lower[4]}};
   }
 
   // f(matrix, t, i, pair): scores of[matrix][t][0 and 1] hold, as D's value i of the lane, those of positions 2 pair and 2 pair + 1.
@@ -363,31 +308,20 @@ struct Bf16Attention {
   }
 
   // A lane's part of dimension d of 16 positions.
-  LLMI_HD HalfMatrixB LoadValues(int tile, int d, bool gathered, const Shared& shared, int lane) const {
+  LLMI_HD HalfMatrixB LoadValues(int tile, int d, const Shared& shared, int lane) const {
     const int head_dim = plan.args.kv.head_dim;
-    if (!gathered) {
-      const uint32_t* words = shared.tiles[tile] + ValueWords() + lane % 4 * head_dim + d;
-      return {{words[0], words[4 * head_dim]}};
-    }
-    HalfMatrixB b = {};
-    ForEachHalf(tile, lane, [&](int i, int position) {
-      const uint32_t* words = shared.path[position];
-      if (words == nullptr) return;
-      const int slot = shared.lanes_of_path[position];
-      b.words[i / 2] |= (words[ValueWords() + slot / 2 * head_dim + d] >> (16 * (slot % 2)) & 0xFFFFu) << (16 * (i % 2));
-    });
-    return b;
+    const uint32_t* words = shared.tiles[tile] + ValueWords() + lane % 4 * head_dim + d;
+    return {{words[0], words[4 * head_dim]}};
   }
 
   // Tiles in order. Tiles that all rows see whole are taken several at a time, and all are read before the first is used.
   template <typename Warp>
   LLMI_HD void AddValues(const Warp& warp, const Work& work, const Sight& sight, const Shared& shared, Values<Warp>* values) const {
     constexpr int kTiles = kDimGroups < 8 ? 8 / kDimGroups : 1;
-    const bool gathered = kTrees && Segment(work).parents != nullptr;
     LLMI_ROLL
     for (int tile = sight.FirstTile(); tile < sight.EndTile();) {
       if (!sight.AllSeeTile(tile)) {
-        AddMixedTile(warp, work, tile++, gathered, sight, shared, values);
+        AddMixedTile(warp, work, tile++, sight, shared, values);
         continue;
       }
       Array<Array<typename Warp::template PerLane<HalfMatrixB>, kDimGroups>, kTiles> b;
@@ -396,8 +330,7 @@ struct Bf16Attention {
         LLMI_UNROLL
         for (int group = 0; group < kDimGroups; ++group) {
           if (!sight.AllSeeTile(tile + t) || !HasDims(warp, group)) break;
-          warp.ForEachLane(
-              [&](int lane) { b[t][group][lane] = LoadValues(tile + t, DimBegin(warp, group) + lane / 4, gathered, shared, lane); });
+          warp.ForEachLane([&](int lane) { b[t][group][lane] = LoadValues(tile + t, DimBegin(warp, group) + lane / 4, shared, lane); });
         }
       }
       LLMI_UNROLL
@@ -419,26 +352,19 @@ struct Bf16Attention {
 
   // A tile of which some rows do not see all. Positions that no row sees count as zero, whatever their memory holds.
   template <typename Warp>
-  LLMI_HD void AddMixedTile(const Warp& warp, const Work& work, int tile, bool gathered, const Sight& sight, const Shared& shared,
+  LLMI_HD void AddMixedTile(const Warp& warp, const Work& work, int tile, const Sight& sight, const Shared& shared,
                             Values<Warp>* values) const {
     LLMI_UNROLL
     for (int group = 0; group < kDimGroups; ++group) {
       if (!HasDims(warp, group)) break;
       typename Warp::template PerLane<HalfMatrixB> b;
-      warp.ForEachLane([&](int lane) {
-        b[lane] = LoadValues(tile, DimBegin(warp, group) + lane / 4, gathered, shared, lane);
-        Keep(&b[lane], tile, lane, [&](int position) { return sight.SomeSee(position); });
-      });
-      const bool hides = HidesWhatIsNotFinite(warp, b, tile, sight);
+      warp.ForEachLane([&](int lane) { b[lane] = LoadValues(tile, DimBegin(warp, group) + lane / 4, shared, lane); });
       LLMI_UNROLL
       for (int matrix = 0; matrix < kMatrices; ++matrix) {
         if (matrix * kMatrixQueries >= NumQueries(work)) break;
         const auto weights = LoadWeights(warp, matrix, tile, shared);
-        if (hides) {
-          AddQueryByQuery(warp, weights, b, tile, matrix, shared, values->of[matrix][group]);
-        } else {
-          warp.MultiplyAdd(weights, b, values->of[matrix][group]);
-        }
+        AddTile(warp, sight, tile, weights, b, values->of[matrix][group],
+                [&](int query, int position) { return Sees(shared, matrix * kMatrixQueries + query, position); });
       }
     }
   }
@@ -446,58 +372,9 @@ struct Bf16Attention {
   template <typename Warp>
   LLMI_HD static typename Warp::template PerLane<HalfMatrixA> LoadWeights(const Warp& warp, int matrix, int tile, const Shared& shared) {
     typename Warp::template PerLane<HalfMatrixA> weights;
-    warp.ForEachLane([&](int lane) { weights[lane] = LoadRows(shared.weights, matrix * kMatrixQueries, tile * (kTileSlots / 2), lane); });
+    warp.ForEachLane(
+        [&](int lane) { weights[lane] = LoadHalfA(shared.weights[matrix * kMatrixQueries], kWeightWords, tile * (kTileSlots / 2), lane); });
     return weights;
-  }
-
-  // f(i, position): a lane's half i of B's words.
-  template <typename Visit>
-  LLMI_HD static void ForEachHalf(int tile, int lane, const Visit& f) {
-    LLMI_UNROLL
-    for (int i = 0; i < 4; ++i) f(i, tile * kTileSlots + lane % 4 * 2 + i % 2 + i / 2 * 8);
-  }
-  template <typename Predicate>
-  LLMI_HD static void Keep(HalfMatrixB* b, int tile, int lane, const Predicate& seen) {
-    ForEachHalf(tile, lane, [&](int i, int position) {
-      if (!seen(position)) b->words[i / 2] &= i % 2 == 0 ? 0xFFFF0000u : 0xFFFFu;
-    });
-  }
-
-  // Whether a value that only some rows see is not finite: for the other rows zero times it would not be zero.
-  template <typename Warp>
-  LLMI_HD static bool HidesWhatIsNotFinite(const Warp& warp, const typename Warp::template PerLane<HalfMatrixB>& b, int tile,
-                                           const Sight& sight) {
-    typename Warp::template PerLane<bool> found;
-    warp.ForEachLane([&](int lane) {
-      ForEachHalf(tile, lane, [&](int i, int position) {
-        const bool finite = (b[lane].words[i / 2] >> (16 * (i % 2)) & 0x7F80u) != 0x7F80u;
-        if (!finite && !sight.AllSee(position)) found[lane] = true;
-      });
-    });
-    return warp.Any(found);
-  }
-
-  // Computes each of the 16 queries separately, with the values that it sees, and discards the sums of the others.
-  template <typename Warp>
-  LLMI_HD static void AddQueryByQuery(const Warp& warp, const typename Warp::template PerLane<HalfMatrixA>& weights,
-                                      const typename Warp::template PerLane<HalfMatrixB>& b, int tile, int matrix, const Shared& shared,
-                                      typename Warp::template PerLane<HalfMatrixD>& sums) {
-    LLMI_ROLL
-    for (int row = 0; row < kMatrixQueries; ++row) {
-      typename Warp::template PerLane<HalfMatrixB> seen;
-      typename Warp::template PerLane<HalfMatrixD> own;
-      warp.ForEachLane([&](int lane) {
-        seen[lane] = b[lane];
-        Keep(&seen[lane], tile, lane, [&](int position) { return Sees(shared, matrix * kMatrixQueries + row, position); });
-        own[lane] = sums[lane];
-      });
-      warp.MultiplyAdd(weights, seen, own);
-      warp.ForEachLane([&](int lane) {
-        for (int i = 0; i < 4; ++i) {
-          if (MatrixRow(lane, i) == row) sums[lane].values[i] = own[lane].values[i];
-        }
-      });
-    }
   }
 };
 

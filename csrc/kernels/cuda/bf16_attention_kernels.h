@@ -1,84 +1,17 @@
-// paged_attention over a bf16 cache on tensor cores: one kernel for few rows and one for many, with the same bits (bf16_attention_block.h).
+// paged_attention over a bf16 cache on tensor cores, for many rows (bf16_attention_block.h); bf16_span_kernel.h has few.
 #pragma once
 
 #include <cstddef>
 
 #include "kernels/cuda/bf16_attention_block.h"
-#include "kernels/cuda/span_merge.h"
-#include "kernels/cuda/span_parts.h"
 
 namespace llmi::cuda {
-
-// Each block computes one span of a group; the last one of a group's spans merges them if kMerges. Block x: an item and a KV head.
-template <int kDimGroups, bool kBiased>
-struct Bf16SpanKernel {
-  using Attention = Bf16Attention<1, kDimGroups, true, kBiased>;
-  static constexpr int kMostHeadDim = Attention::kMostHeadDim;
-  static constexpr int kMostRegisters = Attention::kMostRegisters;
-  // Else SpanMergeKernel does: with the merge behind the sums, kernels of more than 128 dimensions spill registers where two blocks are to
-  // fit a multiprocessor.
-  static constexpr bool kMerges = Attention::kMostRegisters > 128 || kDimGroups <= 2;
-  using Merge = SpanMerge<kMostSpanHeads>;
-  static constexpr size_t kSharedBytes = sizeof(typename Attention::Shared);
-  static_assert(sizeof(Merge) <= kSharedBytes);
-  Attention attention;
-
-  template <typename Visit>
-  void ForEachPointer(const Visit& visit) const {
-    attention.plan.ForEachPointer(visit);
-  }
-
-  template <typename Block>
-  LLMI_HD void operator()(const Block& block) const {
-    using Warp = typename Block::Warp;
-    const AttentionPlan& plan = attention.plan;
-    const int64_t num_kv_heads = plan.args.kv.num_kv_heads;
-    if (block.x / num_kv_heads >= plan.NumItems()) return;
-    const SpanItem item = plan.Item(block.x / num_kv_heads);
-    typename Attention::Work work = {plan.groups[item.group], block.x % num_kv_heads, 0};
-    for (; attention.NumQueries(work) > 0; work.first += Attention::kQueries) {
-      typename Block::template PerWarp<typename Attention::template Values<Warp>> values;
-      attention.LoadQueries(block, work);
-      attention.AddSpan(block, work, item.span, &values);
-      block.ForEachWarp([&](const Warp& warp) {
-        warp.ForEachLane([&](int lane) {
-          attention.ForEachValue(warp, lane, values[warp], attention.NumQueries(work), [&](int query, int64_t d, float value) {
-            if (float* partial = Partial(work, query, item.span); partial != nullptr) partial[d] = value;
-          });
-        });
-      });
-      block.ForEachThread([&](int thread) {
-        const auto& shared = Attention::SharedOf(block.shared);
-        for (int query = thread; query < attention.NumQueries(work); query += block.num_threads) {
-          float* partial = Partial(work, query, item.span);
-          if (partial == nullptr) continue;
-          partial[plan.args.kv.head_dim] = shared.peak[query];
-          partial[plan.args.kv.head_dim + 1] = shared.sum[query];
-        }
-      });
-    }
-    if constexpr (!kMerges) return;
-    const int64_t head_begin = work.kv_head * attention.GroupHeads();
-    reinterpret_cast<Merge*>(block.shared)
-        ->FinishSpan(block, plan, work.rows, head_begin, static_cast<int>(attention.GroupHeads()),
-                     plan.counts + item.group * plan.args.num_heads + head_begin);
-  }
-
- private:
-  // Null for a query that sees nothing of the span.
-  LLMI_HD float* Partial(const typename Attention::Work& work, int query, int64_t span) const {
-    const AttentionPlan& plan = attention.plan;
-    const int64_t row = work.Row(query);
-    if (span < plan.FirstSpan(row) || span >= plan.EndSpan(row)) return nullptr;
-    return plan.Partial(row, work.Head(query, attention.GroupHeads()), span);
-  }
-};
 
 // Groups that are taken whole: a block computes all spans of up to 32 queries and merges each at once. Block x: a group, a KV head, and a
 // chunk of their queries.
 template <int kDimGroups, bool kBiased>
 struct Bf16AttentionKernel {
-  using Attention = Bf16Attention<2, kDimGroups, false, kBiased>;
+  using Attention = Bf16Attention<2, kDimGroups, kBiased>;
   static constexpr int kQueries = Attention::kQueries;
   static constexpr int kMostHeadDim = Attention::kMostHeadDim;
   static constexpr int kMostRegisters = Attention::kMostRegisters;

@@ -77,8 +77,8 @@ extern template void LaunchOrderedSpans<KvType::kF16>(CudaLauncher&, int, const 
 extern template void LaunchOrderedSpans<KvType::kF32>(CudaLauncher&, int, const AttentionPlan&);
 extern template void LaunchOrderedSpans<KvType::kInt8>(CudaLauncher&, int, const AttentionPlan&);
 extern template void LaunchOrderedSpans<KvType::kF8>(CudaLauncher&, int, const AttentionPlan&);
-extern template void LaunchBf16Spans<2, false>(CudaLauncher&, const AttentionPlan&, const RowGroup&);
-extern template void LaunchBf16Spans<2, true>(CudaLauncher&, const AttentionPlan&, const RowGroup&);
+extern template void LaunchBf16Spans<false>(CudaLauncher&, int, const AttentionPlan&);
+extern template void LaunchBf16Spans<true>(CudaLauncher&, int, const AttentionPlan&);
 extern template void LaunchWholeGroups(CudaLauncher&, const AttentionPlan&, const RowGroup*, int64_t);
 
 }  // namespace llmi::cuda

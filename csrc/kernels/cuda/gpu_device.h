@@ -466,7 +466,7 @@ class GpuDevice final : public Device {
     partials_.Reserve(static_cast<size_t>(spans_to_come * span_bytes), kPartialsName, this);
     span_counts_.Reserve(static_cast<size_t>(batch.num_rows * plan.args.num_heads) * sizeof(uint32_t), kPartialsName, this);
     plan.counts = span_counts_.template as<uint32_t>();
-    if (recording_) return LaunchSpans(plan, span_bytes, replayed_spans_, replayed_spans_, {0, static_cast<int32_t>(batch.num_rows)});
+    if (recording_) return LaunchSpans(plan, span_bytes, replayed_spans_, replayed_spans_);
     for (size_t begin = 0; begin < groups.size();) {
       size_t end = begin + 1;
       while (end < groups.size() && placed.plan().NumRowSpans(groups[begin].row_begin, placed.plan().RowEnd(end)) <= most_spans) ++end;
@@ -474,18 +474,17 @@ class GpuDevice final : public Device {
       const int64_t row_end = placed.plan().RowEnd(end - 1);
       plan.partial_begin = placed.plan().begins[static_cast<size_t>(row_begin)];
       plan.item_begin = placed.plan().group_items[begin];
-      LaunchSpans(plan, span_bytes, placed.plan().group_items[end] - plan.item_begin, placed.plan().NumRowSpans(row_begin, row_end),
-                  {row_begin, static_cast<int32_t>(row_end) - row_begin});
+      LaunchSpans(plan, span_bytes, placed.plan().group_items[end] - plan.item_begin, placed.plan().NumRowSpans(row_begin, row_end));
       begin = end;
     }
   }
 
   // Up to num_items items of these rows, which have num_row_spans spans.
-  void LaunchSpans(AttentionPlan plan, int64_t span_bytes, int64_t num_items, int64_t num_row_spans, const RowGroup& rows) {
+  void LaunchSpans(AttentionPlan plan, int64_t span_bytes, int64_t num_items, int64_t num_row_spans) {
     partials_.Reserve(static_cast<size_t>(num_row_spans * span_bytes), kPartialsName, this);
     plan.partials = partials_.template as<float>();
     plan.launch_items = num_items;
-    LaunchSpanKernels<typename Runtime::Launcher>(Busy(), runtime_.num_multiprocessors(), plan, rows);
+    LaunchSpanKernels<typename Runtime::Launcher>(Busy(), runtime_.num_multiprocessors(), plan);
   }
 
   // Resets both members when Replay returns or throws.

@@ -1,5 +1,5 @@
 // paged_attention over an fp16, fp32, int8 or fp8 cache, in the CPU's order (kernels/ops/attention.h); a bf16 cache has kernels of its own
-// (bf16_attention_kernels.h).
+// (bf16_span_kernel.h).
 //
 // A piece of work is one span of one row, for up to eight heads of a KV head, which share each element of K and V that is read. Each block
 // takes pieces of work from the launch's list, one after the other. It reads their K and V as a stream of parts: K by some dimensions of

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/bf16_attention_kernels.h"
+#include "kernels/cuda/bf16_span_kernel.h"
 #include "kernels/cuda/span_kernel.h"
 
 namespace llmi::cuda {
@@ -25,24 +26,16 @@ void LaunchOrderedSpans(Launcher& launcher, int num_multiprocessors, const Atten
   launch.template operator()<kMostSpanHeads>();
 }
 
-template <int kDimGroups, bool kBiased, typename Launcher>
-void LaunchBf16Spans(Launcher& launcher, const AttentionPlan& plan, const RowGroup& rows) {
-  const KvView& kv = plan.args.kv;
-  using Kernel = Bf16SpanKernel<kDimGroups, kBiased>;
-  if constexpr (kDimGroups < 8) {
-    if (kv.head_dim > Kernel::kMostHeadDim) return LaunchBf16Spans<2 * kDimGroups, kBiased>(launcher, plan, rows);
-  } else if constexpr (kDimGroups == 8) {
-    if (kv.head_dim > Kernel::kMostHeadDim) return LaunchBf16Spans<9, kBiased>(launcher, plan, rows);
-  }
-  launcher.Launch(plan.launch_items * kv.num_kv_heads, 1, kBf16AttentionWarps * kWarpLanes, Kernel::kSharedBytes, Kernel{{plan}});
-  if (Kernel::kMerges) return;
-  launcher.Launch(rows.num_rows, (plan.args.num_heads + SpanMergeKernel::kHeads - 1) / SpanMergeKernel::kHeads, SpanMergeKernel::kThreads,
-                  SpanMergeKernel::kSharedBytes, SpanMergeKernel{plan, rows.row_begin});
+template <bool kBiased, typename Launcher>
+void LaunchBf16Spans(Launcher& launcher, int num_multiprocessors, const AttentionPlan& plan) {
+  using Kernel = Bf16SpanKernel<kBiased>;
+  const int64_t num_blocks = std::min(plan.launch_items * plan.args.kv.num_kv_heads, int64_t{kBf16SpanBlocks} * num_multiprocessors);
+  launcher.Launch(num_blocks, 1, Kernel::kThreads, Kernel::SharedBytes(plan.args.kv.head_dim), Kernel{{plan, num_blocks}});
 }
 
 // Of rows whose spans are split over blocks.
 template <typename Launcher>
-void LaunchSpanKernels(Launcher& launcher, int num_multiprocessors, const AttentionPlan& plan, const RowGroup& rows) {
+void LaunchSpanKernels(Launcher& launcher, int num_multiprocessors, const AttentionPlan& plan) {
   switch (plan.args.kv.type) {
     case KvType::kF16: return LaunchOrderedSpans<KvType::kF16>(launcher, num_multiprocessors, plan);
     case KvType::kF32: return LaunchOrderedSpans<KvType::kF32>(launcher, num_multiprocessors, plan);
@@ -50,7 +43,8 @@ void LaunchSpanKernels(Launcher& launcher, int num_multiprocessors, const Attent
     case KvType::kF8: return LaunchOrderedSpans<KvType::kF8>(launcher, num_multiprocessors, plan);
     case KvType::kBF16: break;
   }
-  plan.args.linear_biases != nullptr ? LaunchBf16Spans<2, true>(launcher, plan, rows) : LaunchBf16Spans<2, false>(launcher, plan, rows);
+  plan.args.linear_biases != nullptr ? LaunchBf16Spans<true>(launcher, num_multiprocessors, plan)
+                                     : LaunchBf16Spans<false>(launcher, num_multiprocessors, plan);
 }
 
 // Groups over a bf16 cache that a block takes whole, without partials.

@@ -105,27 +105,4 @@ struct SpanMerge {
   }
 };
 
-// Merges what a launch of Bf16SpanKernel leaves. Block x: a row of the launch; y: eight heads.
-struct SpanMergeKernel {
-  static constexpr int kThreads = 128;
-  static constexpr int kHeads = 8;
-  using Shared = SpanMerge<kHeads>;
-  static constexpr size_t kSharedBytes = sizeof(Shared);
-  AttentionPlan plan;
-  int64_t row_begin;
-
-  template <typename Visit>
-  void ForEachPointer(const Visit& visit) const {
-    plan.ForEachPointer(visit);
-  }
-
-  template <typename Block>
-  LLMI_HD void operator()(const Block& block) const {
-    const int64_t row = row_begin + block.x;
-    if (plan.begins[row + 1] == plan.begins[row]) return;  // padding of the launch, or a row of a group that is taken whole
-    const int64_t left = plan.args.num_heads - block.y * kHeads;
-    reinterpret_cast<Shared*>(block.shared)->MergeRow(block, plan, row, block.y * kHeads, static_cast<int>(left < kHeads ? left : kHeads));
-  }
-};
-
 }  // namespace llmi::cuda

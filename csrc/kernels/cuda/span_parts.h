@@ -19,9 +19,6 @@
 namespace llmi::cuda {
 
 constexpr int kSpanThreads = 64;
-constexpr int kMostSpanHeads = 8;
-// Of a launch whose rows are not in the cache yet: a row makes K and V of all earlier ones of its sequence.
-constexpr int kMostNewRows = 32;
 
 template <KvType kType, int kHeads>
 struct SpanParts {
