@@ -2,9 +2,10 @@
 
     python benchmarks/gpu_static.py [--output FILE.json]
 
-Compiles csrc/kernels/cuda/*.cu with nvcc, and disassembles them with nvdisasm (package nvidia-cuda-nvdisasm, or the one on the
-PATH). Of each kernel: registers, stack, static shared memory, spills; loads and stores of local memory; global loads by the bytes that a
-lane reads; and the innermost loop that consumes the most bytes.
+Takes the kernels out of the installed core with cuobjdump or, where that has none, compiles csrc/kernels/cuda/*.cu with nvcc; disassembles
+them with nvdisasm (packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm, or those on the PATH). Of each kernel: registers, stack, static
+shared memory; loads and stores of local memory, spills among them; global loads by the bytes that a lane reads; and the innermost loop that
+consumes the most bytes.
 
 How a loop is counted:
 
@@ -35,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 import report
+from llmi import _core
 
 BOUNDS = report.ROOT / "tests" / "kernels" / "kernel_bounds.toml"
 ARCHITECTURE = "sm_90a"
@@ -101,26 +103,38 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def compile_kernels(name: str, cubin: Path) -> str:
-    """Compiles csrc/kernels/cuda/NAME.cu, warnings as errors; returns what the assembler reports."""
+def compile_kernels(scratch: Path) -> list[Path]:
+    """Compiles csrc/kernels/cuda/*.cu, warnings as errors."""
     csrc = report.ROOT / "csrc"
-    options = ["-std=c++20", f"-arch={ARCHITECTURE}", "-O3", "-fmad=false", "-Xptxas=-v", "-Werror=all-warnings", f"-I{csrc}"]
-    assembled = run("nvcc", *options, "-cubin", "-o", cubin, csrc / "kernels" / "cuda" / f"{name}.cu").stderr
-    if "ptxas warning" in assembled:
-        raise SystemExit(assembled)
-    return assembled
+    options = ["-std=c++20", f"-arch={ARCHITECTURE}", "-O3", "-fmad=false", "-Werror=all-warnings", f"-I{csrc}"]
+    cubins = []
+    for source in sorted((csrc / "kernels" / "cuda").glob("*.cu")):
+        cubins.append(scratch / f"{source.stem}.cubin")
+        warned = run("nvcc", *options, "-cubin", "-o", cubins[-1], source).stderr
+        if "ptxas warning" in warned:
+            raise SystemExit(warned)
+    return cubins
 
 
-def find_nvdisasm() -> Path:
-    """That of the package, else that of the toolkit."""
+def extract_kernels(core: Path, scratch: Path) -> list[Path]:
+    """The compiled code in a shared library; nothing where that has none for the architecture."""
+    listed = subprocess.run([find_tool("cuobjdump"), "-lelf", str(core)], capture_output=True, text=True, check=False).stdout
+    if ARCHITECTURE not in listed:
+        return []
+    subprocess.run([find_tool("cuobjdump"), "-xelf", ARCHITECTURE, str(core.resolve())], cwd=scratch, capture_output=True, check=True)
+    return sorted(scratch.glob(f"*{ARCHITECTURE}.cubin"))
+
+
+def find_tool(name: str) -> Path:
+    """cuobjdump or nvdisasm: that of the package, else that of the toolkit."""
     nvidia = find_spec("nvidia")
     for folder in (nvidia.submodule_search_locations or []) if nvidia else []:
-        for tool in sorted(Path(folder).glob("cu*/bin/nvdisasm")):
+        for tool in sorted(Path(folder).glob(f"cu*/bin/{name}")):
             return tool
-    tool = shutil.which("nvdisasm")
-    if tool is None:
-        raise SystemExit("nvdisasm is missing: pip install nvidia-cuda-nvdisasm")
-    return Path(tool)
+    found = shutil.which(name)
+    if found is None:
+        raise SystemExit(f"{name} is missing: pip install nvidia-cuda-{name}")
+    return Path(found)
 
 
 def parse(listing: str) -> dict[str, Code]:
@@ -279,21 +293,10 @@ def describe(code: Code, declared: Mapping[str, float]) -> dict[str, Any]:
     return result
 
 
-def resources(assembled: str) -> dict[str, dict[str, int]]:
-    """From the assembler's report: registers, bytes of stack, shared memory and spills."""
-    result = {}
-    for part in assembled.split("Compiling entry function '")[1:]:
-        numbers = {name: re.search(rf"(\d+) bytes {words}", part) for name, words in _REPORTED.items()}
-        registers = re.search(r"Used (\d+) registers", part)
-        assert registers is not None, part
-        result[part.partition("'")[0]] = {
-            "registers": int(registers[1]),
-            **{name: int(number[1]) if number else 0 for name, number in numbers.items()},
-        }
-    return result
-
-
-_REPORTED = {"stack": "stack frame", "shared": "smem", "spill_stores": "spill stores", "spill_loads": "spill loads"}
+def resources(report_of_usage: str) -> dict[str, dict[str, int]]:
+    """Of each kernel, by its mangled name, from what cuobjdump -res-usage prints: registers, bytes of stack and of shared memory."""
+    found = re.findall(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)", report_of_usage)
+    return {name: {"registers": int(registers), "stack": int(stack), "shared": int(shared)} for name, registers, stack, shared in found}
 
 
 def read_bounds() -> dict[str, dict[str, Any]]:
@@ -308,7 +311,6 @@ def figures(kernel: dict[str, Any]) -> dict[str, float]:
         "registers": kernel["registers"],
         "stack": kernel["stack"],
         "local": kernel["local"],
-        "spills": kernel["spill_stores"] + kernel["spill_loads"],
         **{name: loop[name] for name in ("instructions_a_byte", "branches", "inner")},
         "narrow": sum(count for width, count in loads if int(width) < 16),
     }
@@ -325,23 +327,22 @@ def exceeded(kernels: dict[str, dict[str, Any]], bounds: Mapping[str, Mapping[st
     return lines
 
 
-def measure(name: str, scratch: Path) -> dict[str, dict[str, Any]]:
-    """Every kernel of NAME.cu, by its readable name."""
+def measure(cubin: Path) -> dict[str, dict[str, Any]]:
+    """Every kernel of a cubin, by its readable name."""
     bounds = read_bounds()
-    assembled = resources(compile_kernels(name, scratch / f"{name}.cubin"))
-    codes = parse(run(find_nvdisasm(), "-c", scratch / f"{name}.cubin").stdout)
-    names = list(assembled)
+    used = resources(run(find_tool("cuobjdump"), "-res-usage", cubin).stdout)
+    codes = parse(run(find_tool("nvdisasm"), "-c", cubin).stdout)
     return {
-        plain: assembled[kernel] | describe(codes[kernel], bounds.get(plain, {}).get("bytes", {}))
-        for kernel, plain in sorted(zip(names, readable(names), strict=True), key=lambda pair: pair[1])
+        plain: used[kernel] | describe(codes[kernel], bounds.get(plain, {}).get("bytes", {}))
+        for kernel, plain in zip(used, readable(list(used)), strict=True)
     }
 
 
 def measure_files(scratch: Path) -> dict[str, dict[str, Any]]:
     """The kernels of all files."""
     kernels: dict[str, dict[str, Any]] = {}
-    for source in sorted((report.ROOT / "csrc" / "kernels" / "cuda").glob("*.cu")):
-        kernels |= measure(source.stem, scratch)
+    for cubin in extract_kernels(Path(_core.__file__), scratch) or compile_kernels(scratch):
+        kernels |= measure(cubin)
     return dict(sorted(kernels.items()))
 
 
