@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 import report
+
 from llmi import _core
 
 BOUNDS = report.ROOT / "tests" / "kernels" / "kernel_bounds.toml"
