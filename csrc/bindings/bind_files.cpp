@@ -236,7 +236,7 @@ py::dict SpecNumbers(const ModelSpec& spec) {
   std::vector<int64_t> windows, sizes;
   std::vector<bool> gated;
   for (const LayerSpec& layer : spec.layers) {
-    windows.push_back(layer.attention.window);
+    windows.push_back(layer.has_attention() ? layer.attention.window : kNoKv);
     sizes.push_back(layer.mlp.size);
     gated.push_back(layer.mlp.gated);
   }

@@ -18,6 +18,7 @@
 #include "core/fp_env.h"
 #include "engine/batch.h"
 #include "engine/options.h"
+#include "engine/sizing.h"
 #include "model/loader.h"
 
 namespace py = pybind11;
@@ -31,7 +32,9 @@ class TestDecoder {
   using Pieces = std::vector<std::tuple<int64_t, std::vector<int32_t>, std::optional<std::vector<int32_t>>>>;
 
   TestDecoder(const KernelContext& context, std::unique_ptr<Decoder> decoder, KvType kv_type, int64_t block_size, int64_t num_pages)
-      : context_(context), decoder_(std::move(decoder)), cache_(Groups(kv_type, block_size), num_pages, context_.device) {}
+      : context_(context),
+        decoder_(std::move(decoder)),
+        cache_(Groups(kv_type, block_size), num_pages, context_.device, StatesFor(decoder_->spec(), 64)) {}
   ~TestDecoder() {
     for (auto& [id, sequence] : sequences_) cache_.Free(sequence.get());
   }
@@ -39,6 +42,7 @@ class TestDecoder {
   int64_t NewSequence() {
     auto sequence = std::make_unique<KvSequence>();
     cache_.Init(sequence.get());
+    sequence->state.goes_back = true;
     sequences_[next_] = std::move(sequence);
     return next_++;
   }
@@ -95,7 +99,8 @@ class TestDecoder {
     ForwardResult result = decoder_->Forward(context_, cache_, batch);
     for (const auto& [id, tokens, parents] : pieces) {
       KvSequence& kv = *sequences_.at(id);
-      parents ? cache_.Trim(&kv) : cache_.Commit(&kv, static_cast<int64_t>(tokens.size()));
+      cache_.Commit(&kv, parents ? 0 : static_cast<int64_t>(tokens.size()));
+      if (parents) cache_.Trim(&kv);
     }
     return result;
   }
@@ -105,7 +110,8 @@ class TestDecoder {
     builder.AddTaps(tap_layers);
     for (const auto& [id, tokens, parents] : pieces) {
       KvSequence& kv = *sequences_.at(id);
-      CheckArgument(cache_.TryReserve(&kv, static_cast<int64_t>(tokens.size())), "the test cache is full");
+      const auto num_new = static_cast<int64_t>(tokens.size());
+      CheckArgument(cache_.TryReserve(&kv, num_new, KvCache::Reclaim::kAll, parents ? num_new : 0), "the test cache is full");
       builder.BeginSegment(kv);
       if (parents) {
         builder.AddDraft({tokens, *parents, {}});
@@ -119,7 +125,7 @@ class TestDecoder {
   KvGroups Groups(KvType type, int64_t block_size) const {
     const ModelSpec& spec = decoder_->spec();
     std::vector<int64_t> windows;
-    for (const LayerSpec& layer : spec.layers) windows.push_back(layer.attention.window);
+    for (const LayerSpec& layer : spec.layers) windows.push_back(layer.has_attention() ? layer.attention.window : kNoKv);
     return KvGroups(windows, spec.num_kv_heads, spec.padded_head_dim(), type, block_size);
   }
 

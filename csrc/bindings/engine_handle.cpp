@@ -87,6 +87,9 @@ py::dict EngineHandle::Info() const {
   dict["device"] = info.device;
   dict["num_threads"] = info.num_threads;
   dict["page_bytes"] = info.page_bytes;
+  dict["state_bytes"] = info.state_bytes;
+  dict["num_state_slots"] = info.num_state_slots;
+  dict["state_pool_bytes"] = info.state_pool_bytes;
   dict["kv_bytes_per_token"] = info.kv_bytes_per_token;
   return dict;
 }

@@ -1,6 +1,7 @@
 #include "cache/kv_cache.h"
 
 #include <algorithm>
+#include <functional>
 #include <unordered_map>
 #include <utility>
 
@@ -21,8 +22,10 @@ int64_t NumSidePages(const KvSequence& sequence, int64_t num_tokens, int64_t pag
 
 }  // namespace
 
-KvCache::KvCache(KvGroups groups, int64_t num_pages, Device* device)
-    : groups_(std::move(groups)), pool_(num_pages, groups_.page_bytes(), device) {}
+KvCache::KvCache(KvGroups groups, int64_t num_pages, Device* device, const StateSizes& states)
+    : groups_(std::move(groups)), pool_(num_pages, groups_.page_bytes(), device) {
+  if (states.slot_bytes > 0) states_ = std::make_unique<StatePool>(states, device);
+}
 
 void KvCache::Init(KvSequence* sequence) {
   sequence->num_tokens = 0;
@@ -38,6 +41,7 @@ void KvCache::Fork(const KvSequence& parent, KvSequence* child) {
   *child = parent;
   child->side_bytes = 0;
   child->side_pages.clear();
+  if (states_ != nullptr) states_->Fork(parent.state, &child->state);
   for (const std::vector<int32_t>& table : child->tables) {
     for (int32_t page : table) {
       if (page >= 0) pool_.AddReference(page);
@@ -58,6 +62,7 @@ void KvCache::Free(KvSequence* sequence) {
     table.clear();
   }
   for (int32_t page : std::exchange(sequence->side_pages, {})) pool_.Release(page);
+  if (states_ != nullptr) states_->Free(&sequence->state);
   std::fill(sequence->num_returned.begin(), sequence->num_returned.end(), 0);
   sequence->num_tokens = 0;
   sequence->draft = {sequence->draft.use};
@@ -81,9 +86,20 @@ int64_t KvCache::PagesNeeded(const KvSequence& sequence, int64_t num_new) const 
   return pages;
 }
 
-bool KvCache::TryReserve(KvSequence* sequence, int64_t num_new, Reclaim reclaim) {
+uint64_t KvCache::BytesNeeded(const KvSequence& sequence, int64_t num_new, int64_t num_drafted) const {
+  int64_t bytes = PagesNeeded(sequence, num_new) * groups_.page_bytes();
+  if (states_ != nullptr) bytes += states_->BytesNeeded(sequence.state, {sequence.num_tokens, num_new, num_drafted});
+  return static_cast<uint64_t>(bytes);
+}
+
+bool KvCache::TryReserve(KvSequence* sequence, int64_t num_new, Reclaim reclaim, int64_t num_drafted) {
+  const StatePool::Step step = {sequence->num_tokens, num_new, num_drafted};
   // Freeing a block may end its sharing with this sequence, so the pages needed are counted again each time.
   if (!MakeRoom([&] { return PagesNeeded(*sequence, num_new); }, reclaim)) return false;
+  if (states_ != nullptr) {
+    if (!MakeStateRoom(sequence->state, step, reclaim)) return false;
+    PlanStates(sequence, step);
+  }
   const int64_t first_written = sequence->num_tokens / groups_.block_size();
   const int64_t num_blocks = NumBlocks(sequence->num_tokens + num_new);
   for (size_t g = 0; g < sequence->tables.size(); ++g) {
@@ -102,10 +118,69 @@ bool KvCache::TryReserve(KvSequence* sequence, int64_t num_new, Reclaim reclaim)
   return true;
 }
 
+bool KvCache::MakeStateRoom(const SequenceState& state, const StatePool::Step& step, Reclaim reclaim) {
+  while (states_->LacksSlots(state)) {
+    if (prefix_tree_ != nullptr && prefix_tree_->EvictState()) continue;
+    if (!Reclaims(reclaim)) return false;
+  }
+  while (states_->LacksChunks(state, step)) {
+    if (!Reclaims(reclaim)) return false;
+  }
+  return true;
+}
+
+// Takes what the step needs, and slots for the versions that are to be kept of it, as far as there are any: the latest are worth most.
+void KvCache::PlanStates(KvSequence* sequence, const StatePool::Step& step) {
+  SequenceState& state = sequence->state;
+  states_->Plan(&state, step);
+  std::vector<int64_t> wanted;
+  const auto want = [&](int64_t len) {
+    if (len > state.len && len <= step.end()) wanted.push_back(len);
+  };
+  if (sequence->prefix_node != PrefixTree::kNone) {
+    want(state.snapshot_at);
+    if (snapshot_interval_ > 0) {
+      for (int64_t len = (state.len / snapshot_interval_ + 1) * snapshot_interval_; len <= step.end(); len += snapshot_interval_) want(len);
+    }
+  }
+  if (state.goes_back) {
+    const int64_t last = step.end() / kVersionTokens * kVersionTokens;
+    want(last - kVersionTokens);
+    want(last);
+  }
+  std::sort(wanted.begin(), wanted.end(), std::greater<>());
+  wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
+  for (const int64_t len : wanted) {
+    const bool has_room = states_->slots().num_free() > 0 || (prefix_tree_ != nullptr && prefix_tree_->EvictState());
+    if (!has_room || states_->slots().num_free() == 0) break;
+    states_->AddCapture(&state, len);
+  }
+  std::reverse(state.captures.begin(), state.captures.end());
+}
+
+// Gives the prefix tree the versions at the ends of the sequence's blocks, and drops the others. The caller's references go with them.
+void KvCache::KeepSnapshots(KvSequence* sequence, const std::vector<StateVersion>& made) {
+  const int64_t block_size = groups_.block_size();
+  for (const StateVersion& version : made) {
+    const bool is_wanted = version.len == sequence->state.snapshot_at || (snapshot_interval_ > 0 && version.len % snapshot_interval_ == 0);
+    int64_t num_blocks = sequence->num_indexed;
+    if (is_wanted && sequence->prefix_node != PrefixTree::kNone && version.len % block_size == 0 &&
+        version.len <= num_blocks * block_size) {
+      int32_t node = sequence->prefix_node;
+      for (; num_blocks * block_size > version.len; --num_blocks) node = prefix_tree_->Parent(node);
+      if (prefix_tree_->state(node) < 0) prefix_tree_->SetState(node, version.slot);
+    }
+    states_->slots().Release(version.slot);
+  }
+}
+
 void KvCache::Commit(KvSequence* sequence, int64_t num_new, std::span<const int32_t> token_ids) {
   CheckInternal(sequences_.contains(sequence), "tokens of a sequence that holds no cache");
   sequence->num_tokens += num_new;
+  std::vector<StateVersion> made;
+  if (states_ != nullptr) made = states_->Finish(&sequence->state, sequence->num_tokens, num_new);
   if (!token_ids.empty()) IndexBlocks(sequence, token_ids);
+  KeepSnapshots(sequence, made);
   for (size_t g = 0; g < sequence->tables.size(); ++g) {
     const KvGroup& group = groups_.groups()[g];
     const int64_t num_hidden = groups_.FirstVisibleBlock(group, sequence->num_tokens);
@@ -126,6 +201,7 @@ bool KvCache::TryRollback(KvSequence* sequence, int64_t num_tokens) {
   for (size_t g = 0; g < sequence->tables.size(); ++g) {
     if (groups_.FirstVisibleBlock(groups_.groups()[g], remaining) < sequence->num_returned[g]) return false;
   }
+  if (states_ != nullptr && !states_->TryRollback(&sequence->state, remaining)) return false;
   Unindex(sequence, remaining / groups_.block_size());
   sequence->num_tokens = remaining;
   sequence->draft.end = std::min(sequence->draft.end, std::max<int64_t>(1, remaining));
@@ -136,12 +212,14 @@ bool KvCache::TryRollback(KvSequence* sequence, int64_t num_tokens) {
 
 void KvCache::MoveSlot(const KvSequence& sequence, int64_t from, int64_t to) {
   if (from == to) return;
+  if (states_ != nullptr) states_->MoveRow(sequence.state, from, to);
   for (size_t g = 0; g < groups_.groups().size(); ++g) {
     for (int layer : groups_.groups()[g].layers) KvCopySlot({.device = pool_.device()}, View(layer), sequence.tables[g].data(), from, to);
   }
 }
 
 void KvCache::Trim(KvSequence* sequence) {
+  if (states_ != nullptr) states_->Trim(&sequence->state, sequence->num_tokens);
   for (size_t g = 0; g < sequence->tables.size(); ++g) {
     std::vector<int32_t>& table = sequence->tables[g];
     const int64_t keep = NumBlocks(sequence->num_tokens) * groups_.groups()[g].pages_per_block;
@@ -160,6 +238,7 @@ void KvCache::Trim(KvSequence* sequence) {
 
 void KvCache::EnablePrefixCache(uint64_t hash_key) {
   prefix_tree_ = std::make_unique<PrefixTree>(groups_.block_size(), groups_.pages_per_block(), hash_key, &pool_);
+  if (states_ != nullptr) prefix_tree_->HoldStates(&states_->slots());
 }
 
 KvCache::KnownPrefix KvCache::Walk(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens, int64_t margin) const {
@@ -186,7 +265,10 @@ KvCache::KnownPrefix KvCache::Walk(int32_t root, std::span<const int32_t> token_
     }
     return true;
   };
-  while (path.size() > 1 && !usable(static_cast<int64_t>(path.size()) - 1)) path.pop_back();
+  // And with states, if it ends where the cache has one: a state serves no other length.
+  const auto lacks_state = [&] { return states_ != nullptr && prefix_tree_->state(path.back()) < 0; };
+  while (path.size() > 1 && (lacks_state() || !usable(static_cast<int64_t>(path.size()) - 1))) path.pop_back();
+  if (states_ != nullptr) return {path, static_cast<int64_t>(path.size() - 1) * block_size};
   auto num_tokens = static_cast<int64_t>(token_ids.size() - rest().size());
   const auto [node, num_partial] =
       prefix_tree_->FindBeginning(path.back(), rest().first(std::min(rest().size(), static_cast<size_t>(block_size - 1))));
@@ -224,6 +306,7 @@ int64_t KvCache::MatchPrefix(std::span<const int32_t> token_ids, int64_t max_tok
 int64_t KvCache::AttachPrefix(KvSequence* sequence, std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt) {
   if (prefix_tree_ == nullptr) return 0;
   const bool drafts = groups_.has_draft() && sequence->draft.use != DraftSlots::Use::kNone;
+  if (drafts && states_ != nullptr) max_tokens = 0;  // a drafter needs a token of the beginning computed again, and no state ends there
   const int32_t root = prefix_tree_->Root(salt);
   const KnownPrefix known = drafts ? WalkForDraft(root, token_ids, max_tokens, &sequence->draft) : Walk(root, token_ids, max_tokens);
   sequence->num_tokens = std::max<int64_t>(0, known.num_tokens - (drafts ? 1 : 0));
@@ -245,6 +328,13 @@ int64_t KvCache::AttachPrefix(KvSequence* sequence, std::span<const int32_t> tok
   sequence->num_indexed = sequence->num_tokens / groups_.block_size();
   sequence->prefix_node = known.path[static_cast<size_t>(sequence->num_indexed)];
   prefix_tree_->Pin(sequence->prefix_node);
+  if (states_ != nullptr && sequence->num_tokens > 0) {
+    SequenceState& state = sequence->state;
+    prefix_tree_->UseState(sequence->prefix_node);
+    state.slot = prefix_tree_->state(sequence->prefix_node);
+    states_->slots().AddReference(state.slot);
+    state.len = state.log_begin = sequence->num_tokens;
+  }
   return sequence->num_tokens;
 }
 
@@ -369,6 +459,18 @@ std::string KvCache::Audit() const {
   if (prefix_tree_ != nullptr) {
     std::string fault = prefix_tree_->Audit(pins, &expected);
     if (!fault.empty()) return fault;
+  }
+  if (states_ != nullptr) {
+    std::vector<int32_t> slots(static_cast<size_t>(states_->sizes().num_slots), 0);
+    std::vector<int32_t> chunks(static_cast<size_t>(states_->sizes().num_chunks), 0);
+    for (const KvSequence* sequence : sequences_) {
+      if (sequence->state.len > sequence->num_tokens) return "a state is of more tokens than its sequence has";
+      states_->Count(sequence->state, &slots, &chunks);
+    }
+    if (prefix_tree_ != nullptr) prefix_tree_->CountStates(&slots);
+    for (std::string fault : {states_->slots().Audit(slots), states_->chunks().Audit(chunks)}) {
+      if (!fault.empty()) return "states: " + fault;
+    }
   }
   return pool_.Audit(expected);
 }

@@ -17,6 +17,7 @@
 #include "cache/block_pool.h"
 #include "cache/kv_groups.h"
 #include "cache/prefix_tree.h"
+#include "cache/state_pool.h"
 
 namespace llmi {
 
@@ -46,6 +47,7 @@ struct KvSequence {
   // bounds them, too. A fork has none.
   int64_t side_bytes = 0;
   std::vector<int32_t> side_pages;
+  SequenceState state;  // of layers that have one
 };
 
 // The data with which a preempted sequence can continue: its blocks, except those that a window has passed, group after group.
@@ -59,13 +61,18 @@ struct KvHostCopy {
 
 class KvCache {
  public:
-  // device: its pages are in this device's memory; null: in the host's.
-  KvCache(KvGroups groups, int64_t num_pages, Device* device = nullptr);
+  // device: its pages are in this device's memory; null: in the host's. states: of layers that have one.
+  KvCache(KvGroups groups, int64_t num_pages, Device* device = nullptr, const StateSizes& states = {});
 
   const KvGroups& groups() const { return groups_; }
   BlockPool& pool() { return pool_; }
   const BlockPool& pool() const { return pool_; }
   KvView View(int layer) { return groups_.View(layer, pool_.arena()); }
+  StatePool* states() { return states_.get(); }  // null: no layer has a state
+  const StatePool* states() const { return states_.get(); }
+  // The prefix cache gets states after each multiple of this many tokens, a multiple of the block size; 0: only those that sequences ask
+  // for.
+  void set_snapshot_interval(int64_t num_tokens) { snapshot_interval_ = num_tokens; }
 
   // Registers an empty sequence; Free unregisters it.
   void Init(KvSequence* sequence);
@@ -79,15 +86,19 @@ class KvCache {
     kAll,        // take free pages, pages that only the prefix cache holds, and pages that the reclaimer frees
     kCacheOnly,  // take free pages, and pages that only the prefix cache holds
   };
-  // Makes slots [num_tokens, num_tokens + num_new) writable. If pages are short, returns false and reserves nothing.
-  bool TryReserve(KvSequence* sequence, int64_t num_new, Reclaim reclaim = Reclaim::kAll);
+  // Makes slots [num_tokens, num_tokens + num_new) writable, the last num_drafted of them for a draft. If pages, or slots of states, are
+  // short, returns false and reserves nothing.
+  bool TryReserve(KvSequence* sequence, int64_t num_new, Reclaim reclaim = Reclaim::kAll, int64_t num_drafted = 0);
+  // Bytes that such a call would take.
+  uint64_t BytesNeeded(const KvSequence& sequence, int64_t num_new, int64_t num_drafted) const;
   // From now on full blocks of ended sequences are kept for later sequences with the same beginning. Call it before the first Init.
   void EnablePrefixCache(uint64_t hash_key);
   bool has_prefix_cache() const { return prefix_tree_ != nullptr; }
   // Gives an empty sequence the blocks of the longest usable beginning of token_ids in the prefix cache, at most max_tokens tokens. A
   // beginning is usable if the cache still has, for every group, the blocks that the group's window sees. The last block may match in part;
-  // it is copied when it is written. Returns the number of tokens found and adds it to sequence->num_tokens. With a drafter
-  // (sequence->draft.use) it is one token less than the blocks hold: that token's hidden row is what the drafter reads next.
+  // it is copied when it is written. With states a beginning ends where the cache has one. Returns the number of tokens found and adds it
+  // to sequence->num_tokens. With a drafter (sequence->draft.use) it is one token less than the blocks hold: that token's hidden row is
+  // what the drafter reads next.
   int64_t AttachPrefix(KvSequence* sequence, std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt);
   // The number of tokens that AttachPrefix would find. Changes nothing.
   int64_t MatchPrefix(std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt) const;
@@ -143,10 +154,14 @@ class KvCache {
   bool MakeRoom(const Need& need, Reclaim reclaim) {
     while (need() > pool_.num_free()) {
       if (prefix_tree_ != nullptr && prefix_tree_->EvictOne()) continue;
-      if (reclaim == Reclaim::kCacheOnly || !reclaimer_ || !reclaimer_()) return false;
+      if (!Reclaims(reclaim)) return false;
     }
     return true;
   }
+  bool Reclaims(Reclaim reclaim) const { return reclaim == Reclaim::kAll && reclaimer_ && reclaimer_(); }
+  bool MakeStateRoom(const SequenceState& state, const StatePool::Step& step, Reclaim reclaim);
+  void PlanStates(KvSequence* sequence, const StatePool::Step& step);
+  void KeepSnapshots(KvSequence* sequence, const std::vector<StateVersion>& made);
   // margin: this many of the last tokens will be computed again, so what their windows see is needed.
   KnownPrefix Walk(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens, int64_t margin = 0) const;
   KnownPrefix WalkForDraft(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens, DraftSlots* draft) const;
@@ -159,6 +174,8 @@ class KvCache {
 
   KvGroups groups_;
   BlockPool pool_;
+  std::unique_ptr<StatePool> states_;
+  int64_t snapshot_interval_ = 0;
   std::unique_ptr<PrefixTree> prefix_tree_;
   std::function<bool()> reclaimer_;
   std::unordered_set<const KvSequence*> sequences_;

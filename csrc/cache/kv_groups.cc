@@ -6,6 +6,11 @@
 #include "core/errors.h"
 
 namespace llmi {
+namespace {
+
+constexpr int64_t kNoKvPageBytes = 64;
+
+}  // namespace
 
 KvType ParseKvType(const std::string& name) {
   if (name == "float16") return KvType::kF16;
@@ -37,6 +42,7 @@ void KvGroups::PlaceLayers(const std::vector<int64_t>& layer_windows) {
   const bool draft_is_layer = DraftBytes(block_size_) <= layer_bytes;
   std::vector<int64_t> num_layers;  // by group, those that are placed as layers
   for (size_t layer = 0; layer < layer_windows.size(); ++layer) {
+    if (layer_windows[layer] == kNoKv) continue;
     const auto found =
         std::find_if(groups_.begin(), groups_.end(), [&](const KvGroup& group) { return group.window == layer_windows[layer]; });
     const auto place = static_cast<size_t>(found - groups_.begin());
@@ -47,11 +53,17 @@ void KvGroups::PlaceLayers(const std::vector<int64_t>& layer_windows) {
     groups_[place].layers.push_back(static_cast<int>(layer));
     if (!has_draft() || draft_is_layer || layer + 1 < layer_windows.size()) ++num_layers[place];
   }
+  layer_places_.assign(layer_windows.size(), {-1, 0, 0});
+  // Sequences of a model without attention have blocks, too, by which the prefix tree knows them.
+  if (groups_.empty()) {
+    groups_.emplace_back();
+    page_bytes_ = kNoKvPageBytes;
+    return;
+  }
   // The number of layers in a page divides the number of layers of every group, so a group's block is a whole number of pages.
   int64_t layers_per_page = 0;
   for (int64_t count : num_layers) layers_per_page = std::gcd(layers_per_page, count);
   page_bytes_ = layers_per_page * layer_bytes + (draft_is_layer ? 0 : DraftBytes(block_size_));
-  layer_places_.resize(layer_windows.size());
   for (size_t g = 0; g < groups_.size(); ++g) {
     groups_[g].pages_per_block = std::max(1, static_cast<int32_t>(num_layers[g] / layers_per_page));
     for (size_t i = 0; i < groups_[g].layers.size(); ++i) {
@@ -102,7 +114,8 @@ int64_t KvGroups::FirstVisibleBlock(const KvGroup& group, int64_t num_tokens) co
 }
 
 int64_t KvGroups::BytesPerToken() const {
-  const int64_t num_layers = static_cast<int64_t>(layer_places_.size()) - (has_draft() ? 1 : 0);
+  const auto num_places = std::ranges::count_if(layer_places_, [](const LayerPlace& place) { return place.group >= 0; });
+  const int64_t num_layers = num_places - (has_draft() ? 1 : 0);
   return KvLayerBlockBytes(1, num_kv_heads_, head_dim_, type_) * num_layers + DraftBytes(1);
 }
 

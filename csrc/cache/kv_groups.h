@@ -21,6 +21,9 @@ struct DraftKvShape {
   int64_t head_dim = 0;  // a multiple of 16
 };
 
+// The window of a layer that keeps no K and V.
+constexpr int64_t kNoKv = -1;
+
 struct KvGroup {
   int64_t window = 0;           // number of tokens that stay visible; 0: all
   std::vector<int> layers;      // model layers, in order
@@ -29,8 +32,8 @@ struct KvGroup {
 
 class KvGroups {
  public:
-  // layer_windows [num_layers]. Each layer has num_kv_heads heads of head_dim elements. block_size: a multiple of 16. draft: it has a
-  // place in each block of the group without a window, as one more layer, draft_layer().
+  // layer_windows [num_layers]; kNoKv: the layer is in no group. Each other layer has num_kv_heads heads of head_dim elements. block_size:
+  // a multiple of 16. draft: it has a place in each block of the group without a window, as one more layer, draft_layer().
   KvGroups(const std::vector<int64_t>& layer_windows, int64_t num_kv_heads, int64_t head_dim, KvType type, int64_t block_size,
            DraftKvShape draft = {});
 

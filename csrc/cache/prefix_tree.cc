@@ -168,6 +168,39 @@ void PrefixTree::AddPage(int32_t node, int64_t index, int32_t page) {
   pool_->Cache(page);
 }
 
+void PrefixTree::SetState(int32_t node, int32_t slot) {
+  Node& entry = nodes_[static_cast<size_t>(node)];
+  state_slots_->Cache(slot);
+  entry.state = slot;
+  entry.state_used = ++clock_;
+  states_.insert({entry.state_used, node});
+}
+
+void PrefixTree::UseState(int32_t node) {
+  Node& entry = nodes_[static_cast<size_t>(node)];
+  states_.erase({entry.state_used, node});
+  entry.state_used = ++clock_;
+  states_.insert({entry.state_used, node});
+}
+
+void PrefixTree::DropState(int32_t node) {
+  Node& entry = nodes_[static_cast<size_t>(node)];
+  if (entry.state < 0) return;
+  states_.erase({entry.state_used, node});
+  state_slots_->Uncache(entry.state);
+  entry.state = kNone;
+}
+
+bool PrefixTree::EvictState() {
+  if (states_.empty()) return false;
+  DropState(states_.begin()->second);
+  return true;
+}
+
+void PrefixTree::CountStates(std::vector<int32_t>* references) const {
+  for (const auto& [used, node] : states_) ++(*references)[static_cast<size_t>(state(node))];
+}
+
 void PrefixTree::Pin(int32_t node) {
   Node& entry = nodes_[static_cast<size_t>(node)];
   if (IsFreeLeaf(entry)) free_leaves_.erase({entry.last_used, node});
@@ -186,6 +219,7 @@ void PrefixTree::Unpin(int32_t node) {
 void PrefixTree::Remove(int32_t node) {
   Node& entry = nodes_[static_cast<size_t>(node)];
   free_leaves_.erase({entry.last_used, node});
+  DropState(node);
   Unlink(node);
   for (int64_t i = 0; i < pages_per_node_; ++i) {
     int32_t& page = pages_[static_cast<size_t>(node * pages_per_node_ + i)];
@@ -224,6 +258,8 @@ bool PrefixTree::EvictInnerPages() {
 void PrefixTree::Clear() {
   while (!free_leaves_.empty()) Remove(free_leaves_.begin()->second);
   while (EvictInnerPages()) {
+  }
+  while (EvictState()) {
   }
 }
 

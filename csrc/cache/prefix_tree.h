@@ -46,6 +46,16 @@ class PrefixTree {
   bool is_drafted(int32_t node) const { return nodes_[static_cast<size_t>(node)].is_drafted; }
   void SetDrafted(int32_t node, bool is_drafted) { nodes_[static_cast<size_t>(node)].is_drafted = is_drafted; }
 
+  // The states after the node's block (snapshots), in slots of their own; -1: there is none. A node loses them when it is evicted, or
+  // alone.
+  void HoldStates(BlockPool* slots) { state_slots_ = slots; }
+  int32_t state(int32_t node) const { return nodes_[static_cast<size_t>(node)].state; }
+  void SetState(int32_t node, int32_t slot);
+  // Of the snapshots, the one that was used least recently. Returns false if there is none.
+  bool EvictState();
+  int64_t num_states() const { return static_cast<int64_t>(states_.size()); }
+  void UseState(int32_t node);  // it is now the most recently used one
+
   // A pinned node and its ancestors are not evicted. Unpin marks the node most recently used, so it is evicted last; its ancestors can be
   // evicted only after it, because only leaves are evicted.
   void Pin(int32_t node);
@@ -65,6 +75,8 @@ class PrefixTree {
   // Checks the tree, and adds its references to `references`, by page. pins: the pins that sequences hold, by node. Returns the first
   // fault, or nothing.
   std::string Audit(const std::unordered_map<int32_t, int32_t>& pins, std::vector<int32_t>* references) const;
+  // Adds the references to states, by slot.
+  void CountStates(std::vector<int32_t>* references) const;
 
  private:
   struct Node {
@@ -80,6 +92,8 @@ class PrefixTree {
     bool alive = false;
     bool is_root = false;
     bool is_drafted = false;
+    int32_t state = kNone;
+    uint64_t state_used = 0;
   };
   uint64_t Hash(int32_t parent, const int32_t* tokens) const;
   bool IsFreeLeaf(const Node& node) const { return node.alive && !node.is_root && node.num_children == 0 && node.num_pins == 0; }
@@ -91,6 +105,7 @@ class PrefixTree {
   void Remove(int32_t node);
   bool EvictInnerPages();
   void DropEmptyRoot(int32_t node);
+  void DropState(int32_t node);
 
   int64_t block_size_;
   int64_t pages_per_node_;
@@ -103,6 +118,8 @@ class PrefixTree {
   std::vector<int32_t> buckets_;
   std::unordered_map<std::string, int32_t> roots_;
   std::set<std::pair<uint64_t, int32_t>> free_leaves_;  // (last used, node)
+  BlockPool* state_slots_ = nullptr;
+  std::set<std::pair<uint64_t, int32_t>> states_;  // (last used, node)
   uint64_t clock_ = 0;
   int64_t num_nodes_ = 0;  // without the roots
   int64_t num_evicted_ = 0;

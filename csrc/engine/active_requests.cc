@@ -9,6 +9,14 @@
 #include "engine/request_limits.h"
 
 namespace llmi {
+namespace {
+
+// Where a prompt's snapshot is taken: at the last end of a block before its last token, so that it serves the same prompt again, too.
+int64_t SnapshotAt(const std::vector<int32_t>& prompt, int64_t block_size) {
+  return prompt.empty() ? 0 : (static_cast<int64_t>(prompt.size()) - 1) / block_size * block_size;
+}
+
+}  // namespace
 
 ActiveRequests::ActiveRequests(KvCache& cache, Scheduler& scheduler, const Lifetime& life, Pulse& pulse,
                                std::shared_ptr<const TokenBytes> tokens, bool keeps_rows)
@@ -46,6 +54,12 @@ Sample& ActiveRequests::Add(const std::shared_ptr<Request>& request, const std::
       sample->scheduled.first_wanted_row = 0;
     }
     running->samples.push_back(std::move(sample));
+  }
+  for (auto& sample : running->samples) {
+    sample->scheduled.kv.state.snapshot_at = SnapshotAt(sample->tokens, cache_.groups().block_size());
+    if (sample->companion != nullptr) {
+      sample->companion->scheduled.kv.state.snapshot_at = SnapshotAt(sample->companion->tokens, cache_.groups().block_size());
+    }
   }
   Sample& leader = *running->samples[0];
   leader.scheduled.num_seats = NumSeats(*request);

@@ -24,6 +24,9 @@ void ForEachVector(Batch& batch, const Visit& visit) {
   visit(batch.parents);
   visit(batch.block_tables);
   visit(batch.table_begins);
+  visit(batch.states);
+  visit(batch.state_logs);
+  visit(batch.captures);
   visit(batch.wanted_rows);
   visit(batch.tap_layers);
   visit(batch.attention_layers);
@@ -58,6 +61,17 @@ void CheckOffsets(const ForwardBatch& batch) {
           "each segment needs a block table for each KV group");
   const auto in_tables = [&](int64_t begin) { return begin >= 0 && begin <= static_cast<int64_t>(batch.block_tables.size()); };
   Require(std::all_of(batch.table_begins.begin(), batch.table_begins.end(), in_tables), "a block table is out of range");
+  Require(batch.states.empty() || batch.states.size() == batch.segments.size(), "each segment needs a state");
+  for (const BatchState& state : batch.states) {
+    const BatchSegment& segment = batch.segments[static_cast<size_t>(&state - batch.states.data())];
+    const auto within = [](int64_t begin, int64_t count, size_t size) {
+      return begin >= 0 && count >= 0 && begin <= static_cast<int64_t>(size) && count <= static_cast<int64_t>(size) - begin;
+    };
+    Require(state.num_committed >= 0 && state.num_committed <= segment.num_rows, "committed rows are out of range");
+    Require(state.from_len >= 0 && state.from_len <= segment.base_len, "a state is of more tokens than its segment");
+    Require(within(state.log_begin, state.num_log, batch.state_logs.size()), "a log of states is out of range");
+    Require(within(state.captures_begin, state.num_captures, batch.captures.size()), "copies of states are out of range");
+  }
   for (const SteeredRows& steered : batch.steered) {
     Require(steered.row_begin >= 0 && steered.num_rows >= 0 && steered.num_rows <= num_rows - steered.row_begin,
             "steered rows are out of range");
@@ -77,6 +91,7 @@ BatchBuilder::BatchBuilder(size_t num_groups) { batch_.num_groups = num_groups; 
 
 void BatchBuilder::BeginSegment(const KvSequence& kv) {
   batch_.segments.push_back({batch_.num_rows(), 0, kv.num_tokens, -1});
+  if (kv.state.is_planned) AddState(kv.state);
   for (size_t group = 0; group < batch_.num_groups; ++group) {
     const std::vector<int32_t>& table = kv.tables[group];
     batch_.table_begins.push_back(static_cast<int64_t>(batch_.block_tables.size()));
@@ -84,8 +99,24 @@ void BatchBuilder::BeginSegment(const KvSequence& kv) {
   }
 }
 
+void BatchBuilder::AddState(const SequenceState& state) {
+  batch_.states.push_back({.num_committed = 0,
+                           .from_len = state.len,
+                           .num_kept = state.goes_back ? kKeptInputs : 0,
+                           .log_begin = static_cast<int64_t>(batch_.state_logs.size()),
+                           .num_log = static_cast<int64_t>(state.log.size()),
+                           .log_first = state.log_first,
+                           .captures_begin = static_cast<int64_t>(batch_.captures.size()),
+                           .num_captures = static_cast<int64_t>(state.captures.size()),
+                           .from_slot = state.slot,
+                           .slot = state.next});
+  batch_.state_logs.insert(batch_.state_logs.end(), state.log.begin(), state.log.end());
+  batch_.captures.insert(batch_.captures.end(), state.captures.begin(), state.captures.end());
+}
+
 void BatchBuilder::AddToken(int32_t token_id, bool wanted) {
   BatchSegment& segment = batch_.segments.back();
+  if (!batch_.states.empty()) ++batch_.states.back().num_committed;
   if (wanted) batch_.wanted_rows.push_back(static_cast<int32_t>(batch_.num_rows()));
   batch_.token_ids.push_back(token_id);
   batch_.positions.push_back(static_cast<int32_t>(segment.base_len + segment.num_rows));

@@ -42,6 +42,8 @@ class BatchBuilder {
   ForwardBatch Take();
 
  private:
+  void AddState(const SequenceState& state);
+
   ForwardBatch batch_;
   std::map<const Steering*, int64_t> steering_begins_;  // of its first vector in ForwardBatch::steering
 };

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cache/kv_groups.h"
+#include "cache/state_pool.h"
 #include "engine/policy.h"
 #include "engine/request.h"
 #include "kernels/layout/kv_layout.h"
@@ -17,6 +18,8 @@ struct EngineConfig {
   SchedulerConfig scheduler;
   int64_t max_model_len = 0;
   int64_t num_pages = 0;
+  StateSizes states;  // of layers that have one
+  int64_t state_snapshot_interval = 0;
   int64_t block_size = 16;
   KvType kv_type = KvType::kF16;
   DraftKvShape draft_kv;  // of the drafter that was loaded with the model, if one was

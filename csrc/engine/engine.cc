@@ -18,7 +18,8 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, DraftHeads heads, KernelContext
       limits_(decoder_->spec(), config),
       inbox_(life_, config.check_wait),
       commands_(life_, config.check_wait) {
-  cache_ = std::make_unique<KvCache>(GroupsOf(decoder_->spec(), config), config.num_pages, context_.device);
+  cache_ = std::make_unique<KvCache>(GroupsOf(decoder_->spec(), config), config.num_pages, context_.device, config.states);
+  cache_->set_snapshot_interval(config.state_snapshot_interval);
   scheduler_ = std::make_unique<Scheduler>(config.scheduler, cache_.get());
   costs_ = std::make_unique<StepCosts>(context_, *decoder_, *cache_, config.scheduler.max_num_batched_tokens,
                                        [this] { commands_.CheckCaller(); });

@@ -30,10 +30,10 @@ void Lab::Free(LabSequence& sequence) {
   std::erase_if(sequences_, [&](const auto& entry) { return entry.get() == &sequence; });
 }
 
-void Lab::Reserve(LabSequence& sequence, int64_t num_new) {
-  while (!cache_.TryReserve(&sequence.kv, num_new)) {
+void Lab::Reserve(LabSequence& sequence, int64_t num_new, int64_t num_drafted) {
+  while (!cache_.TryReserve(&sequence.kv, num_new, KvCache::Reclaim::kAll, num_drafted)) {
     if (scheduler_.PreemptOne()) continue;
-    const auto needed = static_cast<uint64_t>(cache_.PagesNeeded(sequence.kv, num_new) * cache_.groups().page_bytes());
+    const uint64_t needed = cache_.BytesNeeded(sequence.kv, num_new, num_drafted);
     const auto free = static_cast<uint64_t>(cache_.pool().num_free() * cache_.groups().page_bytes());
     throw Error::OutOfMemory("the sequences of this call need " + std::to_string(needed) + " bytes more of KV cache, " +
                                  std::to_string(free) + " are free: extend fewer at once, or raise kv_cache_memory_bytes",
@@ -84,6 +84,7 @@ void Lab::ExtendNow(const std::vector<LabExtension>& extensions, std::vector<Lab
     old_sizes.push_back(sequence.tokens.size());
     if (!sequence.has_cache) {
       cache_.Init(&sequence.kv);
+      sequence.kv.state.goes_back = true;
       sequence.has_cache = true;
     }
     std::erase(sequences_, extension.sequence);
@@ -159,7 +160,7 @@ void Lab::ComputeStep(const std::vector<LabExtension>& extensions, std::vector<b
     const bool with_tree = whole && tree_size > 0 && num_tokens + tree_size <= budget;
     if (num_tokens == 0 && tree_size > 0 && !with_tree) continue;
     const int64_t num_rows = num_tokens + (with_tree ? tree_size : 0);
-    Reserve(sequence, num_rows);
+    Reserve(sequence, num_rows, num_rows - num_tokens);
     const int64_t first = sequence.kv.num_tokens;
     builder.BeginSegment(sequence.kv);
     for (int64_t t = 0; t < num_tokens; ++t) {
@@ -180,6 +181,9 @@ void Lab::ComputeStep(const std::vector<LabExtension>& extensions, std::vector<b
   }
   const ForwardBatch batch = builder.Take();
   const ForwardResult forward = decoder_.Forward(context_, cache_, batch);
+  for (size_t segment = 0; segment < forward.state_faults.size(); ++segment) {
+    extensions[pieces[segment].first].sequence->kv.state.is_finite = forward.state_faults[segment] == 0;
+  }
   for (const auto& [i, num_tokens] : pieces) {
     cache_.Commit(&extensions[i].sequence->kv, num_tokens, extensions[i].sequence->tokens);
     if ((*done)[i] && extensions[i].is_tree) {

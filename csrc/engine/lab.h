@@ -116,7 +116,7 @@ class Lab {
   std::vector<float> Logits(const std::vector<LabExtension>& extensions, const std::vector<size_t>& owners, const ForwardResult& forward);
   void Collect(const std::vector<LabExtension>& extensions, const std::vector<size_t>& owners, const ForwardBatch& batch,
                const ForwardResult& forward, std::vector<LabResult>* results);
-  void Reserve(LabSequence& sequence, int64_t num_new);
+  void Reserve(LabSequence& sequence, int64_t num_new, int64_t num_drafted);
   void Truncate(LabSequence& sequence, int64_t num_tokens);
   void Free(LabSequence& sequence);
 

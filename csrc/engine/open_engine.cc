@@ -37,6 +37,7 @@ EngineConfig ConfigOf(const EngineOptions& options) {
   config.policy_hook = options.policy_hook;
   config.batch_hook = options.batch_hook;
   config.prefix_caching = options.prefix_caching;
+  config.state_snapshot_interval = options.state_snapshot_interval;
   config.audit_each_step = options.audit_each_step;
   config.small_heads = options.small_heads;
   config.check_wait = options.check_wait;
@@ -51,6 +52,11 @@ OpenedEngine::OpenedEngine(const ModelFiles& files, const EngineOptions& options
   ModelSpec whole = ParseSpec(options.spec, files.path());
   model_ = whole;
   KeepLayers(options.layers, &model_);
+  if (device_ != nullptr && model_.has_states()) {
+    throw Error(ErrorKind::kUnsupportedModel,
+                "layers with states (short convolutions) run on the CPU alone so far: leave out device, or take a model without them",
+                "device");
+  }
   const bool has_pairs = std::all_of(model_.layers.begin(), model_.layers.end(),
                                      [](const LayerSpec& layer) { return layer.mlp.size % 2 == 0 && layer.moe.expert.size % 2 == 0; });
   if (options.eagle.files != nullptr) {
@@ -125,6 +131,9 @@ void OpenedEngine::Describe() {
   info_.num_threads = context_.num_threads;
   const KvGroups groups = GroupsOf(model_, config_);
   info_.page_bytes = groups.page_bytes();
+  info_.state_bytes = config_.states.slot_bytes;
+  info_.num_state_slots = config_.states.num_slots;
+  info_.state_pool_bytes = static_cast<int64_t>(config_.states.num_bytes());
   info_.kv_bytes_per_token = groups.BytesPerToken();
   info_.draft_kv_bytes = groups.DraftBytes(groups.block_size()) * (config_.num_pages / groups.pages_per_block());
 }

@@ -32,6 +32,9 @@ struct EngineInfo {
   std::string device;                             // "cpu", or the device's own name
   int num_threads = 0;
   int64_t page_bytes = 0;
+  int64_t state_bytes = 0;       // of one version of a sequence's states, as a snapshot has; 0: no layer has one
+  int64_t num_state_slots = 0;   // versions that the pool holds
+  int64_t state_pool_bytes = 0;  // with the logs of inputs
   int64_t kv_bytes_per_token = 0;
 };
 

@@ -52,6 +52,7 @@ struct EngineOptions {
   int64_t max_model_len = 0;            // 0: the model's limit, or what the cache holds
   double gpu_memory_utilization = 0.9;  // share of a GPU's memory that may be in use, weights and other programs included
   bool prefix_caching = true;
+  int64_t state_snapshot_interval = 0;  // the prefix cache gets states after each multiple of so many tokens, too; 0: of prompts alone
   bool audit_each_step = false;
   bool small_heads = true;
 
@@ -85,6 +86,7 @@ void VisitOptions(Options& options, const Visit& visit) {
   visit("max_model_len", options.max_model_len);
   visit("gpu_memory_utilization", options.gpu_memory_utilization);
   visit("enable_prefix_caching", options.prefix_caching);
+  visit("state_snapshot_interval", options.state_snapshot_interval);
   visit("audit_each_step", options.audit_each_step);
   visit("small_heads", options.small_heads);
   visit("layers", options.layers);

@@ -186,7 +186,8 @@ struct LaunchedStep {
   std::vector<LogitsRow> rows;
   std::vector<int64_t> piece_rows;  // by piece, the row of the forward where its own begin; empty: the step was launched ahead
   std::vector<int> tap_layers;
-  int64_t num_rows = 0;  // of the forward
+  std::vector<ScheduledSequence*> segments;  // whose rows each segment of the forward has; empty: the step was launched ahead
+  int64_t num_rows = 0;                      // of the forward
   ForwardResult result;
   double start_s = 0;  // when its ops began, by the host's clock
   double forward_seconds = 0;

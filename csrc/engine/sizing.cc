@@ -4,6 +4,8 @@
 #include <string>
 
 #include "core/errors.h"
+#include "model/mixer.h"
+#include "speculative/draft.h"
 
 namespace llmi {
 namespace {
@@ -16,6 +18,10 @@ std::string Grouped(int64_t number) {
 
 std::string Megabytes(uint64_t bytes) { return Grouped(static_cast<int64_t>(bytes / 1000000)) + " MB"; }
 
+std::string StateText(int64_t state_bytes) {
+  return state_bytes == 0 ? "" : ", and " + Megabytes(static_cast<uint64_t>(state_bytes)) + " of states";
+}
+
 // Length of the sequence that must fit: max_model_len, or one block if it is not given.
 int64_t OneSequenceLength(const ModelSpec& model, const SizingRequest& request, const EngineConfig& config) {
   return request.max_model_len > 0 ? request.max_model_len : std::min(config.block_size, model.max_position);
@@ -24,15 +30,40 @@ int64_t OneSequenceLength(const ModelSpec& model, const SizingRequest& request, 
 uint64_t OneSequenceBytes(const ModelSpec& model, const SizingRequest& request, const EngineConfig& config) {
   const KvGroups groups = GroupsOf(model, config);
   const int64_t pages = groups.MaxPages(OneSequenceLength(model, request, config), config.block_size);
-  return static_cast<uint64_t>(pages) * static_cast<uint64_t>(groups.page_bytes());
+  return static_cast<uint64_t>(pages) * static_cast<uint64_t>(groups.page_bytes()) + StatesFor(model, 1).num_bytes();
+}
+
+// States take at most half of the cache's bytes, unless one sequence needs more.
+StateSizes StatesWithin(const ModelSpec& model, int64_t max_num_seqs, int64_t bytes) {
+  int64_t low = 1;
+  int64_t high = max_num_seqs;
+  while (low < high) {
+    const int64_t middle = low + (high - low + 1) / 2;
+    if (StatesFor(model, middle).num_bytes() <= static_cast<uint64_t>(bytes / 2)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return StatesFor(model, low);
 }
 
 }  // namespace
 
 KvGroups GroupsOf(const ModelSpec& model, const EngineConfig& config) {
   std::vector<int64_t> windows;
-  for (const LayerSpec& layer : model.layers) windows.push_back(layer.attention.window);
+  for (const LayerSpec& layer : model.layers) windows.push_back(layer.has_attention() ? layer.attention.window : kNoKv);
   return {windows, model.num_kv_heads, model.padded_head_dim(), config.kv_type, config.block_size, config.draft_kv};
+}
+
+// A sequence writes one version while it or the prefix cache holds another; one that is driven by hand, or forked, holds a few. Each
+// drafting sequence writes two chunks of inputs; the largest draft takes kMaxDraftNodes of them, whatever else it keeps.
+StateSizes StatesFor(const ModelSpec& model, int64_t num_sequences) {
+  StateSizes sizes = StateLayout(model).sizes();
+  if (sizes.slot_bytes == 0) return sizes;
+  sizes.num_slots = 2 * num_sequences + 4;
+  sizes.num_chunks = 2 * num_sequences + (kMaxDraftNodes + kKeptInputs) / kLogRows + 2;
+  return sizes;
 }
 
 uint64_t DeviceCacheBytes(uint64_t total_bytes, uint64_t free_bytes, double utilization) {
@@ -91,6 +122,7 @@ void CheckModelFits(const ModelSpec& model, const SizingRequest& request, const 
   text += Megabytes(needed) + ", " + Megabytes(free_bytes) + " are free: weights " + Megabytes(weights) + " (" + types + ") + KV cache ";
   text += Megabytes(cache) + " (";
   text += asked ? "kv_cache_memory_bytes" : std::string("one sequence of ").append(Grouped(length)).append(" tokens");
+  if (!asked) text += StateText(static_cast<int64_t>(StatesFor(model, 1).num_bytes()));
   text +=
       ") + workspace " + Megabytes(needs.workspace_bytes) + " (steps of " + Grouped(needs.workspace_rows) + " tokens). To make it fit: ";
   throw Error::OutOfMemory(text + advice, needed, free_bytes);
@@ -105,10 +137,13 @@ void ResolveSizes(const ModelSpec& model, const SizingRequest& request, EngineCo
     bytes = static_cast<int64_t>(request.available_bytes);
     const int64_t useful = groups.MaxPages(wanted_len, config->scheduler.max_num_batched_tokens);
     if (useful < INT64_MAX / groups.page_bytes() / config->scheduler.max_num_seqs) {
-      bytes = std::min(bytes, useful * groups.page_bytes() * config->scheduler.max_num_seqs);
+      const auto states = static_cast<int64_t>(StatesFor(model, config->scheduler.max_num_seqs).num_bytes());
+      bytes = std::min(bytes, 2 * states + useful * groups.page_bytes() * config->scheduler.max_num_seqs);
     }
   }
-  config->num_pages = std::min<int64_t>(bytes / groups.page_bytes(), INT32_MAX - 1);
+  config->states = StatesWithin(model, config->scheduler.max_num_seqs, bytes);
+  const auto state_bytes = static_cast<int64_t>(config->states.num_bytes());
+  config->num_pages = std::clamp<int64_t>((bytes - state_bytes) / groups.page_bytes(), 0, INT32_MAX - 1);
   // The longest lone sequence that fits, by bisection.
   int64_t low = 0;
   int64_t high = wanted_len;
@@ -120,13 +155,13 @@ void ResolveSizes(const ModelSpec& model, const SizingRequest& request, EngineCo
       high = middle - 1;
     }
   }
-  const int64_t needed = groups.MaxPages(wanted_len, config->block_size) * groups.page_bytes();
+  const int64_t needed = groups.MaxPages(wanted_len, config->block_size) * groups.page_bytes() + state_bytes;
   if (low == 0 || (request.max_model_len > 0 && low < wanted_len)) {
-    throw Error::OutOfMemory("a sequence of " + Grouped(wanted_len) + " tokens needs " + Grouped((needed + 999999) / 1000000) +
-                                 " MB of KV cache (" + Grouped(groups.BytesPerToken()) + " bytes a token), " + Grouped(bytes / 1000000) +
-                                 " MB are given: " + (low > 0 ? "lower max_model_len to " + Grouped(low) + " or " : "") +
-                                 "raise kv_cache_memory_bytes",
-                             static_cast<uint64_t>(needed), static_cast<uint64_t>(bytes));
+    throw Error::OutOfMemory(
+        "a sequence of " + Grouped(wanted_len) + " tokens needs " + Grouped((needed + 999999) / 1000000) + " MB of KV cache (" +
+            Grouped(groups.BytesPerToken()) + " bytes a token" + StateText(state_bytes) + "), " + Grouped(bytes / 1000000) +
+            " MB are given: " + (low > 0 ? "lower max_model_len to " + Grouped(low) + " or " : "") + "raise kv_cache_memory_bytes",
+        static_cast<uint64_t>(needed), static_cast<uint64_t>(bytes));
   }
   config->max_model_len = low;
 }

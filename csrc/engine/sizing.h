@@ -20,6 +20,9 @@ inline int64_t LogitsRowsAtOnce(int64_t vocab_size, bool on_device) {
 // The KV groups of the model's layers, for this type of cache and size of blocks.
 KvGroups GroupsOf(const ModelSpec& model, const EngineConfig& config);
 
+// The sizes of a pool of states for num_sequences sequences; all 0 if no layer has a state.
+StateSizes StatesFor(const ModelSpec& model, int64_t num_sequences);
+
 struct SizingRequest {
   int64_t kv_cache_memory_bytes = 0;  // 0: as much of available_bytes as the limits can use
   int64_t max_model_len = 0;          // 0: the model's limit, or what the cache holds if that is less

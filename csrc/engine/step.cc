@@ -1,6 +1,7 @@
 #include "engine/step.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "core/errors.h"
@@ -10,6 +11,18 @@
 #include "engine/scheduling.h"
 
 namespace llmi {
+namespace {
+
+bool IsBroken(const LaunchedStep& step, size_t segment) {
+  return segment < step.result.state_faults.size() && step.result.state_faults[segment] != 0;
+}
+
+// So that no snapshot is taken of them.
+void MarkBrokenStates(const LaunchedStep& step) {
+  for (size_t i = 0; i < step.segments.size(); ++i) step.segments[i]->kv.state.is_finite = !IsBroken(step, i);
+}
+
+}  // namespace
 
 StepLoop::StepLoop(const KernelContext& context, Decoder& decoder, DraftHeads heads, KvCache& cache, Scheduler& scheduler,
                    ActiveRequests& requests, StepCosts& costs, const EngineConfig& config)
@@ -28,7 +41,9 @@ void StepLoop::Run() {
   std::unique_ptr<LaunchedStep> step = ahead_.Take();
   if (step == nullptr) step = Launch();
   if (step != nullptr) {
+    MarkBrokenStates(*step);
     scheduler_.Commit(step->pieces);
+    FailBrokenStates(*step);
     drafting_.KeepHidden(*step);
     rows_.Process(*step, num_steps_, ahead_);
     const double seconds = NowSeconds() - step->start_s;
@@ -38,6 +53,17 @@ void StepLoop::Run() {
     requests_.ReleaseRows();
   }
   ++num_steps_;
+}
+
+// Ends the requests, and no others.
+void StepLoop::FailBrokenStates(const LaunchedStep& step) {
+  for (size_t i = 0; i < step.segments.size(); ++i) {
+    const Sample& sample = *step.segments[i]->owner;
+    if (!IsBroken(step, i) || sample.finished) continue;
+    const int64_t position = step.segments[i]->kv.num_tokens;
+    requests_.Fail(*sample.running, Error(ErrorKind::kNonFiniteLogits,
+                                          "a layer's state holds NaN or infinity after " + std::to_string(position) + " tokens"));
+  }
 }
 
 // Returns null if there is nothing to do.
@@ -74,11 +100,12 @@ ForwardBatch StepLoop::BuildBatch(const std::vector<ScheduledPiece>& pieces, Lau
   std::vector<LogitsRow>* rows = &step->rows;
   for (const ScheduledPiece& piece : pieces) {
     step->piece_rows.push_back(builder.batch().num_rows());
+    if (piece.num_new + piece.num_drafted > 0) step->segments.push_back(piece.sequence);
     AddPiece(piece, &builder, rows);
   }
   FillMasks(context_, decoder_.spec().vocab_size, rows);
   for (LogitsRow& row : *rows) row.plan = PlanRow(row, rows_.site());
-  AddCompanions(pieces, &builder, rows);
+  AddCompanions(pieces, &builder, step);
   return builder.Take();
 }
 
@@ -118,9 +145,9 @@ void StepLoop::AddPiece(const ScheduledPiece& piece, BatchBuilder* builder, std:
 }
 
 // The companions' rows follow all others, so that the wanted ones before them are `rows`.
-void StepLoop::AddCompanions(const std::vector<ScheduledPiece>& pieces, BatchBuilder* builder, std::vector<LogitsRow>* rows) {
-  auto next = static_cast<int32_t>(rows->size());
-  for (LogitsRow& row : *rows) {
+void StepLoop::AddCompanions(const std::vector<ScheduledPiece>& pieces, BatchBuilder* builder, LaunchedStep* step) {
+  auto next = static_cast<int32_t>(step->rows.size());
+  for (LogitsRow& row : step->rows) {
     if (row.draws && !row.sample->finished && row.sample->companion != nullptr) row.companion = next++;
   }
   for (const ScheduledPiece& piece : pieces) {
@@ -128,6 +155,7 @@ void StepLoop::AddCompanions(const std::vector<ScheduledPiece>& pieces, BatchBui
     const Sample& sample = *piece.sequence->owner;
     const std::vector<int32_t>& tokens = sample.companion->tokens;
     const KvSequence& kv = sample.companion->scheduled.kv;
+    step->segments.push_back(&sample.companion->scheduled);
     builder->BeginSegment(kv);
     for (int64_t i = 0; i < piece.num_companion; ++i) {
       const int64_t position = kv.num_tokens + i;

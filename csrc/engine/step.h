@@ -37,8 +37,9 @@ class StepLoop {
  private:
   std::unique_ptr<LaunchedStep> Launch();
   void AddPiece(const ScheduledPiece& piece, BatchBuilder* builder, std::vector<LogitsRow>* rows);
-  void AddCompanions(const std::vector<ScheduledPiece>& pieces, BatchBuilder* builder, std::vector<LogitsRow>* rows);
+  void AddCompanions(const std::vector<ScheduledPiece>& pieces, BatchBuilder* builder, LaunchedStep* step);
   ForwardBatch BuildBatch(const std::vector<ScheduledPiece>& pieces, LaunchedStep* step);
+  void FailBrokenStates(const LaunchedStep& step);
 
   const KernelContext& context_;
   Decoder& decoder_;

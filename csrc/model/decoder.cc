@@ -8,6 +8,7 @@
 #include "kernels/ops/row_ops.h"
 #include "model/attention_layer.h"
 #include "model/expert_layer.h"
+#include "model/mixer.h"
 #include "model/mlp_layer.h"
 
 namespace llmi {
@@ -54,6 +55,7 @@ Decoder::Decoder(ModelSpec spec, ModelWeights weights)
     : spec_(std::move(spec)),
       weights_(std::move(weights)),
       work_(weights_, spec_.num_heads * spec_.head_dim),
+      states_(spec_),
       expert_use_(spec_),
       positions_(spec_) {}
 
@@ -73,6 +75,8 @@ bool Decoder::Replays(const KernelContext& context, const ForwardBatch& batch) c
 }
 
 void Decoder::FindSegments(const ForwardBatch& batch) {
+  state_segments_.clear();
+  for (size_t s = 0; s < batch.states.size(); ++s) state_segments_.push_back(batch.States(s));
   segments_.resize(batch.num_groups);
   for (size_t group = 0; group < batch.num_groups; ++group) {
     segments_[group].clear();
@@ -148,11 +152,15 @@ void Decoder::BeginStream(const LayerPass& pass, const PassIds& ids) const {
 void Decoder::RunLayer(const LayerPass& pass, KvCache& cache, const ForwardBatch& batch, int64_t layer, ForwardResult* result) {
   const LayerSpec& spec = spec_.layers[static_cast<size_t>(layer)];
   const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
-  const auto group = static_cast<size_t>(cache.groups().group_of_layer(static_cast<int>(layer)));
   float* normed_at = KeepMlpInput(pass, spec, weights);
-  AttentionLayer(pass, layer, weights, normed_at,
-                 {cache.View(static_cast<int>(layer)), segments_[group].data(), static_cast<int64_t>(segments_[group].size()), batch},
-                 result);
+  if (spec.has_attention()) {
+    const auto group = static_cast<size_t>(cache.groups().group_of_layer(static_cast<int>(layer)));
+    AttentionLayer(pass, layer, weights, normed_at,
+                   {cache.View(static_cast<int>(layer)), segments_[group].data(), static_cast<int64_t>(segments_[group].size()), batch},
+                   result);
+  } else {
+    MixerLayer(pass, layer, weights, normed_at, {cache.states(), states_, state_segments_, &result->state_faults});
+  }
   if (spec.has_experts()) {
     ExpertLayer(pass, layer, weights, &expert_use_);
   } else {
@@ -250,6 +258,8 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
   float* stream = Floats(context, workspace_.stream, static_cast<int64_t>(ids.positions.size()) * spec_.hidden_size);
   const LayerPass pass = BeginPass(context, spec_, ids.positions, positions_, workspace_, stream);
   if (context.device != nullptr) PlaceStep(context, cache, batch, draw, &ids);
+  CheckInternal(!spec_.has_states() || batch.states.size() == batch.segments.size(), "a batch without states of its sequences");
+  result.state_faults.resize(batch.states.size(), 0);
   result.taps.resize(batch.tap_layers.size());
   result.attention.resize(batch.attention_layers.size());
   auto num_wanted = static_cast<int64_t>(batch.wanted_rows.size());

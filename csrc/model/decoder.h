@@ -18,6 +18,7 @@
 #include "model/expert_use.h"
 #include "model/forward_batch.h"
 #include "model/layer_pass.h"
+#include "model/mixer.h"
 #include "model/position_values.h"
 #include "model/shortlist.h"
 #include "model/spec.h"
@@ -45,6 +46,9 @@ class Decoder {
 
   // The work of Forward and the heads so far, for any caller.
   const Work& work() const { return work_.done(); }
+
+  // The sizes of the states of all layers, without numbers of slots and chunks.
+  const StateSizes& state_sizes() const { return states_.sizes(); }
 
   // Which experts the rows of all Forwards used.
   const ExpertCounts& expert_counts() const { return expert_use_.counts(); }
@@ -114,13 +118,15 @@ class Decoder {
   ModelSpec spec_;
   ModelWeights weights_;
   WorkCounter work_;
+  StateLayout states_;
   ExpertUse expert_use_;
   PositionValues positions_;
   Workspace workspace_;
   std::vector<int> always_kept_;
   std::map<int, AlignedBuffer> kept_;                    // by layer [rows, hidden]
   std::vector<std::vector<AttentionSegment>> segments_;  // those of the current batch, by KV group
-  float* hidden_ = nullptr;                              // the wanted rows of the last Forward
+  std::vector<StateSegment> state_segments_;
+  float* hidden_ = nullptr;  // the wanted rows of the last Forward
 };
 
 }  // namespace llmi

@@ -7,6 +7,7 @@
 
 #include "kernels/dispatch/device.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/state.h"
 
 namespace llmi {
 
@@ -16,6 +17,20 @@ struct BatchSegment {
   int64_t num_rows;
   int64_t base_len;       // cached tokens before these rows
   int64_t parents_begin;  // index of the segment's num_rows values in ForwardBatch::parents; -1: the rows are a chain
+};
+
+// The states that a segment of the batch reads and writes, as in StateSegment.
+struct BatchState {
+  int64_t num_committed;
+  int64_t from_len;
+  int64_t num_kept;
+  int64_t log_begin;  // index of the segment's num_log values in ForwardBatch::state_logs
+  int64_t num_log;
+  int64_t log_first;
+  int64_t captures_begin;  // likewise in ForwardBatch::captures
+  int64_t num_captures;
+  int32_t from_slot;
+  int32_t slot;
 };
 
 // Rows to whose hidden states after a layer a vector is added.
@@ -35,6 +50,9 @@ struct ForwardBatch {
   std::vector<int32_t> block_tables;   // all tables, one after the other
   std::vector<int64_t> table_begins;   // [num_segments, num_groups]: where the table of a segment in a KV group begins
   size_t num_groups = 0;
+  std::vector<BatchState> states;  // of each segment, if layers have states
+  std::vector<int32_t> state_logs;
+  std::vector<StateCapture> captures;
   std::vector<int32_t> wanted_rows;  // rows whose final hidden state is an output, ascending
   // Hidden states after these layers (0 = embedding output), at the wanted rows.
   std::vector<int> tap_layers;
@@ -51,6 +69,24 @@ struct ForwardBatch {
     return {segment.row_begin, segment.num_rows, segment.base_len, block_tables.data() + table_begins[s * num_groups + group],
             segment.parents_begin < 0 ? nullptr : parents.data() + segment.parents_begin};
   }
+  // The same as ops that advance states read it.
+  StateSegment States(size_t s) const {
+    const BatchSegment& segment = segments[s];
+    const BatchState& state = states[s];
+    return {.row_begin = segment.row_begin,
+            .num_rows = segment.num_rows,
+            .num_committed = state.num_committed,
+            .base_len = segment.base_len,
+            .parents = segment.parents_begin < 0 ? nullptr : parents.data() + segment.parents_begin,
+            .from_slot = state.from_slot,
+            .from_len = state.from_len,
+            .slot = state.slot,
+            .log = state_logs.data() + state.log_begin,
+            .log_first = state.log_first,
+            .num_kept = state.num_kept,
+            .captures = captures.data() + state.captures_begin,
+            .num_captures = state.num_captures};
+  }
 };
 
 struct ForwardResult {
@@ -58,6 +94,7 @@ struct ForwardResult {
   // Forward; on a device until the Forward after the next, so that one step can be launched while another runs.
   const float* hidden = nullptr;
   DrawTicket ticket = 0;                                   // of the draw that was a part of the step
+  std::vector<uint8_t> state_faults;                       // by segment: 1 where a state is not finite; empty: no layer has one
   std::vector<std::vector<float>> taps;                    // per tap layer [num_wanted, hidden_size], before any norm
   std::vector<std::vector<std::vector<float>>> attention;  // per attention layer, per wanted row [num_heads, slots up to it]
 };

@@ -1,5 +1,6 @@
 #include "model/spec.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <limits>
@@ -90,6 +91,9 @@ class SpecObject {
   void Convert(const Json& json, const std::string& path, GateKind* value) const {
     Choose(json, path, std::array{"none", "element", "head"}, value);
   }
+  void Convert(const Json& json, const std::string& path, MixerKind* value) const {
+    Choose(json, path, std::array{"attention", "short_conv"}, value);
+  }
   void Convert(const Json& json, const std::string& path, LayerOrder* value) const {
     Choose(json, path, std::array{"sequential", "parallel"}, value);
   }
@@ -170,6 +174,18 @@ void ReadFields(SpecObject& object, AttentionSpec* attention) {
   object.Read("gate", &attention->gate);
 }
 
+void ReadFields(SpecObject& object, ConvSpec* conv) {
+  object.Read("length", &conv->length);
+  object.Read("weight", &conv->weight);
+  object.Read("bias", &conv->bias);
+}
+
+void ReadFields(SpecObject& object, ShortConvSpec* mixer) {
+  object.Read("input", &mixer->input);
+  object.Read("output", &mixer->output);
+  object.Read("conv", &mixer->conv);
+}
+
 void ReadFields(SpecObject& object, MlpSpec* mlp) {
   object.Read("gated", &mlp->gated);
   object.Read("activation", &mlp->activation);
@@ -212,7 +228,9 @@ void ReadFields(SpecObject& object, LayerSpec* layer) {
   object.Read("post_mlp_norm", &layer->post_mlp_norm);
   object.Read("mlp_reads_attention_norm", &layer->mlp_reads_attention_norm);
   object.Read("residual_scale", &layer->residual_scale);
+  object.Read("mixer", &layer->mixer);
   object.Read("attention", &layer->attention);
+  object.Read("short_conv", &layer->short_conv);
   object.Read("mlp", &layer->mlp);
   object.Read("moe", &layer->moe);
 }
@@ -275,6 +293,10 @@ void SpecObject::Convert(const Json& json, const std::string& path, T* value) co
 }
 
 }  // namespace
+
+bool ModelSpec::has_states() const {
+  return std::ranges::any_of(layers, [](const LayerSpec& layer) { return layer.mixer != MixerKind::kAttention; });
+}
 
 ModelSpec ParseSpec(const std::string& json, const std::string& source) {
   const Json parsed = Json::Parse(json, source + ": the spec");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/ops/activation.h"
+#include "kernels/ops/conv_step.h"
 #include "kernels/ops/norm.h"
 #include "kernels/ops/route.h"
 
@@ -85,6 +86,22 @@ struct AttentionSpec {
   LinearSpec gate;
 };
 
+// A causal convolution of each channel over the last `length` rows.
+struct ConvSpec {
+  int64_t length = 0;
+  TensorBinding weight;  // [channels, length], or [channels, 1, length]
+  TensorBinding bias;    // [channels]
+};
+
+// output(c * conv(b * x)), where b, c and x, each of hidden_size values, are what `input` makes of a row, in this order. (LFM2)
+struct ShortConvSpec {
+  LinearSpec input, output;
+  ConvSpec conv;
+};
+
+// What a layer mixes the rows of a sequence with. All but attention have a state (kernels/ops/state.h) instead of K and V.
+enum class MixerKind : uint8_t { kAttention, kShortConv };
+
 struct MlpSpec {
   bool gated = true;  // act(gate x) * (up x); else act(up x)
   Activation activation = Activation::kSilu;
@@ -131,11 +148,14 @@ struct LayerSpec {
   NormSpec mlp_norm, post_mlp_norm;
   bool mlp_reads_attention_norm = false;  // kParallel with one norm: the MLP reads attention_norm's output
   double residual_scale = 1.0;
-  AttentionSpec attention;
-  MlpSpec mlp;  // beside experts: the shared one, or of size 0
+  MixerKind mixer = MixerKind::kAttention;  // attention_norm, post_attention_norm and `order` are those of any mixer
+  AttentionSpec attention;                  // of kAttention
+  ShortConvSpec short_conv;                 // of kShortConv
+  MlpSpec mlp;                              // beside experts: the shared one, or of size 0
   MoeSpec moe;
 
   bool has_experts() const { return moe.num_experts > 0; }
+  bool has_attention() const { return mixer == MixerKind::kAttention; }
 };
 
 // Frequencies by type: inverse_frequencies are worked out in Python or here from theta. See RopeTable.
@@ -191,6 +211,7 @@ struct ModelSpec {
 
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
   bool tied_head() const { return head.weight.name.empty(); }
+  bool has_states() const;  // of any layer
   // Heads take this many values in the cache and in activations: head_dim, filled up with zeros to a multiple of 16.
   int64_t padded_head_dim() const { return (head_dim + 15) / 16 * 16; }
 

@@ -138,9 +138,33 @@ class Checker {
       Fail(path + "mlp_reads_attention_norm", "needs the order 'parallel', and no mlp_norm");
     }
     Above(path + "residual_scale", layer.residual_scale);
-    CheckAttention(layer.attention, path + "attention.");
+    CheckMixer(layer, path);
     if (!layer.has_experts() || layer.mlp.size != 0) CheckMlp(layer.mlp, path + "mlp.");
     CheckMoe(layer, path + "moe.");
+  }
+
+  void CheckMixer(const LayerSpec& layer, const std::string& path) const {
+    if (layer.has_attention()) {
+      CheckAttention(layer.attention, path + "attention.");
+    } else {
+      const AttentionSpec& attention = layer.attention;
+      for (const LinearSpec* linear : {&attention.query, &attention.key, &attention.value, &attention.output}) {
+        CheckLinear(*linear, path + "attention", false, "the layer's mixer is another one");
+      }
+    }
+    const bool is_conv = layer.mixer == MixerKind::kShortConv;
+    const ShortConvSpec& conv = layer.short_conv;
+    for (const LinearSpec* linear : {&conv.input, &conv.output}) {
+      CheckLinear(*linear, path + (linear == &conv.input ? "short_conv.input" : "short_conv.output"), is_conv,
+                  "the layer's mixer is another one");
+    }
+    if (is_conv) CheckConv(conv.conv, path + "short_conv.conv.");
+  }
+
+  void CheckConv(const ConvSpec& conv, const std::string& path) const {
+    Range(path + "length", conv.length, 2, 64);
+    Needed(path + "weight", conv.weight);
+    if (conv.weight.plus != 0) Fail(path + "weight.plus", "is for vectors");
   }
 
   void CheckAttention(const AttentionSpec& attention, const std::string& path) const {

@@ -17,7 +17,8 @@ class Collector {
     Add(layer.post_attention_norm, place + "post_attention_norm", hidden, &weights->post_attention_norm);
     Add(layer.mlp_norm, place + "mlp_norm", hidden, &weights->mlp_norm);
     Add(layer.post_mlp_norm, place + "post_mlp_norm", hidden, &weights->post_mlp_norm);
-    AddAttention(layer.attention, place + "attention.", weights);
+    if (layer.has_attention()) AddAttention(layer.attention, place + "attention.", weights);
+    if (layer.mixer == MixerKind::kShortConv) AddShortConv(layer.short_conv, place + "short_conv.", weights);
     AddMlp(layer.mlp, place + "mlp.", &weights->mlp);
     if (layer.has_experts()) AddMoe(layer.moe, place + "moe.", weights);
   }
@@ -82,6 +83,20 @@ class Collector {
     LinearWeights* gate = &weights->attention_gate;
     if (attention.gate_kind == GateKind::kElement) AddHeads(attention.gate, place + "gate", heads, gate);
     if (attention.gate_kind == GateKind::kHead) Add(attention.gate, place + "gate", heads, spec_.hidden_size, gate);
+  }
+
+  void AddShortConv(const ShortConvSpec& mixer, const std::string& place, LayerWeights* weights) {
+    const int64_t hidden = spec_.hidden_size;
+    Add(mixer.input, place + "input", 3 * hidden, hidden, &weights->mixer_input);
+    Add(mixer.output, place + "output", hidden, hidden, &weights->mixer_output);
+    AddConv(mixer.conv, place + "conv.", hidden, weights);
+  }
+
+  void AddConv(const ConvSpec& conv, const std::string& place, int64_t channels, LayerWeights* weights) {
+    const size_t begin = slots_.size();
+    AddVector(conv.weight, place + "weight", channels * conv.length, &weights->conv_weight);
+    for (size_t i = begin; i < slots_.size(); ++i) slots_[i].row_size = slots_[i].turned_cols = conv.length;
+    AddVector(conv.bias, place + "bias", channels, &weights->conv_bias);
   }
 
   void AddMoe(const MoeSpec& moe, const std::string& place, LayerWeights* weights) {

@@ -21,12 +21,14 @@ inline constexpr const char* kPositionsPlace = "embedding.positions";
 struct TensorSlot {
   std::string place;  // the binding's path in the spec, as in "layers[3].attention.query.weight"
   TensorBinding binding;
-  int64_t num_rows = 0;            // of the matrix; number of values of a vector
-  int64_t num_cols = 0;            // 0: a vector
-  int64_t head_rows = 0;           // rows of the matrix, or values of the bias, of one head; 0: it is not filled up
-  int64_t padded_head_rows = 0;    // the same after zero rows are added to each head
-  int64_t row_size = 0;            // a vector of rows, which may be a matrix with this many columns, or several tensors; 0: neither
-  int64_t num_experts = 0;         // the rows of so many experts, one after the other; 0: it is of no experts
+  int64_t num_rows = 0;          // of the matrix; number of values of a vector
+  int64_t num_cols = 0;          // 0: a vector
+  int64_t head_rows = 0;         // rows of the matrix, or values of the bias, of one head; 0: it is not filled up
+  int64_t padded_head_rows = 0;  // the same after zero rows are added to each head
+  int64_t row_size = 0;          // a vector of rows, which may be a matrix with this many columns, or several tensors; 0: neither
+  int64_t num_experts = 0;       // the rows of so many experts, one after the other; 0: it is of no experts
+  int64_t turned_cols =
+      0;  // a vector that is stored as a matrix with this many columns, and goes where it goes column by column; 0: it is not
   bool in_floats = false;          // a matrix that is packed in fp32, whatever the format
   PackedMatrix* matrix = nullptr;  // where it goes
   WeightVector* vector = nullptr;

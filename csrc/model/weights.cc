@@ -98,7 +98,15 @@ class Loader {
       const float value = stored[static_cast<size_t>(from)];
       values[static_cast<size_t>(row)] = slot.binding.plus == 0 ? value : static_cast<float>(slot.binding.plus) + value;
     }
-    return values;
+    return slot.turned_cols == 0 ? values : Turned(values, static_cast<size_t>(slot.turned_cols));
+  }
+
+  static std::vector<float> Turned(const std::vector<float>& values, size_t num_cols) {
+    std::vector<float> turned;
+    for (size_t column = 0; column < num_cols; ++column) {
+      for (size_t i = column; i < values.size(); i += num_cols) turned.push_back(values[i]);
+    }
+    return turned;
   }
 
   // log(1 + e^x), and x itself where they are equal in fp32, as in torch.
@@ -229,7 +237,8 @@ bool FitsOneRow(const TensorSlot& slot, const std::vector<uint64_t>& shape) {
 bool FitsVector(const TensorSlot& slot, const std::vector<uint64_t>& shape, uint64_t size) {
   if (shape.empty()) return size == 1;
   const auto row = static_cast<uint64_t>(slot.row_size);
-  return row > 0 && shape.size() == 2 && shape[1] == row && size % row == 0 && shape[0] == size / row;
+  const bool has_middle = slot.turned_cols > 0 && shape.size() == 3 && shape[1] == 1;  // as a convolution in one dimension has
+  return row > 0 && (shape.size() == 2 || has_middle) && shape.back() == row && size % row == 0 && shape[0] == size / row;
 }
 
 // The shape of a tensor of which the bindings read num_rows rows.

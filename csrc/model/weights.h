@@ -58,6 +58,10 @@ struct LayerWeights {
   WeightVector linear_biases;                       // [num_heads], those of the spec where the ops run
   NormWeights attention_output_norm;                // [num_heads * head_dim]
   LinearWeights attention_output;                   // [hidden, num_heads * head_dim]
+  LinearWeights mixer_input;                        // of mixers that are no attention: [rows of the mixer, hidden]
+  LinearWeights mixer_output;                       // [hidden, ...]
+  WeightVector conv_weight;                         // [length, channels]
+  WeightVector conv_bias;                           // [channels]
   MlpWeights mlp;
   LinearWeights router;      // [num_experts, hidden], in fp32
   WeightVector choice_bias;  // [num_experts]
@@ -67,8 +71,8 @@ struct LayerWeights {
   // Calls visit(LinearWeights) for each linear layer but those of experts; some are empty.
   template <typename Visit>
   void VisitLinears(const Visit& visit) const {
-    for (const LinearWeights* linear :
-         {&query, &key, &value, &attention_gate, &attention_output, &mlp.gate, &mlp.up, &mlp.down, &router, &shared_gate})
+    for (const LinearWeights* linear : {&query, &key, &value, &attention_gate, &attention_output, &mixer_input, &mixer_output, &mlp.gate,
+                                        &mlp.up, &mlp.down, &router, &shared_gate})
       visit(*linear);
   }
   template <typename Visit>

@@ -38,7 +38,8 @@ void WorkCounter::AddForward(const ForwardBatch& batch, const KvGroups& groups) 
   done_.read_bytes += layer_bytes_;
   size_t num_layers = 0;
   for (const KvGroup& group : groups.groups()) num_layers += group.layers.size();
-  const double layer_kv_bytes = static_cast<double>(groups.BytesPerToken() - groups.DraftBytes(1)) / static_cast<double>(num_layers);
+  const double layer_kv_bytes =
+      static_cast<double>(groups.BytesPerToken() - groups.DraftBytes(1)) / std::max(1.0, static_cast<double>(num_layers));
   for (const KvGroup& group : groups.groups()) {
     const auto layers = static_cast<double>(group.layers.size());
     for (const BatchSegment& segment : batch.segments) {

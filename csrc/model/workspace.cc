@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/dispatch/device.h"
+#include "model/mixer.h"
 #include "model/position_values.h"
 
 namespace llmi {
@@ -34,14 +35,17 @@ Sizes FloatSizes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_row
   const int64_t mlp_rows = std::min(num_rows, kMlpRows);
   const bool padded = spec.padded_head_dim() != spec.head_dim;
   const int64_t parallel = Most(spec, [](const LayerSpec& layer) { return layer.order == LayerOrder::kParallel ? 1 : 0; });
-  const int64_t projected = Most(spec, [&](const LayerSpec& layer) { return ProjectedSize(spec, layer.attention); });
+  const int64_t projected = Most(spec, [&](const LayerSpec& layer) {
+    return layer.has_attention() ? ProjectedSize(spec, layer.attention) : MixerProjectedSize(spec, layer);
+  });
+  const int64_t mixed = Most(spec, [&](const LayerSpec& layer) { return MixerOutputSize(spec, layer); });
   return {
       {&Workspace::stream, stream},
       {&Workspace::normed, stream},
       {&Workspace::hidden, stream},
       {&Workspace::kept, parallel * stream},
       {&Workspace::projected, num_rows * projected},
-      {&Workspace::attended, num_rows * spec.num_heads * spec.padded_head_dim()},
+      {&Workspace::attended, num_rows * std::max(mixed, spec.num_heads * spec.padded_head_dim())},
       {&Workspace::packed, padded ? num_rows * spec.num_heads * spec.head_dim : 0},
       {&Workspace::gate_up, MostInner(spec, mlp_rows, GateUpSize)},
       {&Workspace::activated, MostInner(spec, mlp_rows, [](const MlpSpec& mlp) { return mlp.size; })},
@@ -56,7 +60,8 @@ Sizes FloatSizes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_row
 
 // The forms of what attention, its output and gate and up read, and of what down reads.
 std::vector<std::pair<FormsRoom Workspace::*, int64_t>> FormSizes(const ModelSpec& spec, int64_t num_rows) {
-  const int64_t most_columns = std::max(spec.hidden_size, spec.num_heads * spec.head_dim);
+  const int64_t mixed = Most(spec, [&](const LayerSpec& layer) { return MixerOutputSize(spec, layer); });
+  const int64_t most_columns = std::max({spec.hidden_size, spec.num_heads * spec.head_dim, mixed});
   const int64_t mlp_rows = std::min(num_rows, kMlpRows);
   const int64_t most_pairs = Most(spec, [&](const LayerSpec& layer) { return ExpertRows(layer.moe, mlp_rows); });
   return {{&Workspace::forms, num_rows * most_columns},

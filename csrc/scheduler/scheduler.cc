@@ -199,10 +199,11 @@ void Scheduler::ScheduleRunning(int64_t* budget, int64_t* prompt_budget, std::ve
 // Reserves the slots of the piece's rows, or none.
 bool Scheduler::TryReserve(const ScheduledPiece& piece) {
   KvSequence& kv = piece.sequence->kv;
-  if (!cache_->TryReserve(&kv, piece.num_new + piece.num_drafted)) return false;
-  if (piece.sequence->companion == nullptr || cache_->TryReserve(&piece.sequence->companion->kv, piece.num_companion + piece.num_drafted)) {
-    return true;
-  }
+  const auto reserve = [&](KvSequence* part, int64_t num_new) {
+    return cache_->TryReserve(part, num_new + piece.num_drafted, KvCache::Reclaim::kAll, piece.num_drafted);
+  };
+  if (!reserve(&kv, piece.num_new)) return false;
+  if (piece.sequence->companion == nullptr || reserve(&piece.sequence->companion->kv, piece.num_companion)) return true;
   cache_->Trim(&kv);
   return false;
 }
@@ -383,10 +384,13 @@ bool Scheduler::WaitsForPrefix(const ScheduledSequence& sequence, const std::vec
   bool waits = false;
   ForBoth(sequence, [&](const ScheduledSequence& part) {
     if (part.token_ids == nullptr || part.kv.prefix_node == PrefixTree::kNone) return;
-    const int64_t worth = part.kv.num_tokens + kWorthWaiting * cache_->groups().block_size();
-    if (MostCached(part) < worth) return;
+    const int64_t least = part.kv.num_tokens + kWorthWaiting * cache_->groups().block_size();
+    if (MostCached(part) < least) return;
     const auto computes = [&](const ScheduledSequence& other, int64_t num_new) {
       if (num_new <= 1 || other.token_ids == nullptr || other.kv.prefix_node == PrefixTree::kNone) return false;
+      // With states it finds what ends where the other leaves one.
+      const int64_t worth = cache_->states() == nullptr ? least : other.kv.state.snapshot_at;
+      if (worth < least || worth > MostCached(part)) return false;
       if (other.cache_salt != part.cache_salt || other.kv.num_tokens + num_new < worth) return false;
       return std::equal(part.token_ids->begin(), part.token_ids->begin() + worth, other.token_ids->begin());
     };

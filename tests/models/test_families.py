@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from llmi import LLM
-from tiny_families import EXPERTS, FAMILIES, NUM_TOKENS, TOKENS, Family, make
+from tiny_families import EXPERTS, FAMILIES, NUM_TOKENS, STATES, TOKENS, Family, make
 
 pytestmark = pytest.mark.parity
 Array = np.ndarray[Any, Any]
@@ -43,7 +43,7 @@ def distances(logits: Array, family: Family) -> tuple[float, float, float]:
     return shown, float(np.abs(own - exact).max()), float(np.abs(log_softmax(family.fp32) - exact).max())
 
 
-@pytest.mark.parametrize("name", [*FAMILIES, *EXPERTS])
+@pytest.mark.parametrize("name", [*FAMILIES, *EXPERTS, *STATES])
 def test_logits_of_the_family(name: str, families: Path) -> None:
     family = make(name, families)
     shown, own, theirs = distances(own_logits(family.path), family)

@@ -180,6 +180,25 @@ class Interpreter:
         out = self.norm(spec.get("output_norm", {}), out.reshape(num_rows, -1))
         return self.linear(spec["output"], out, self.spec["hidden_size"])
 
+    def mixer(self, spec: Spec, x: Array) -> Array:
+        kind = spec.get("mixer", "attention")
+        result: Array = getattr(self, kind)(spec[kind], x)
+        return result
+
+    def short_conv(self, spec: Spec, x: Array) -> Array:
+        size: int = self.spec["hidden_size"]
+        b, c, x = np.split(self.linear(spec["input"], x, 3 * size), 3, -1)
+        return self.linear(spec["output"], c * self.conv(spec["conv"], b * x), size)
+
+    def conv(self, spec: Spec, x: Array) -> Array:
+        """Each channel over the last `length` rows, the oldest first."""
+        length, channels = spec["length"], x.shape[-1]
+        weight = self.tensors[spec["weight"]["name"]].astype(np.float64).reshape(channels, length)
+        padded = np.concatenate([np.zeros((length - 1, channels)), x])
+        out = sum(weight[:, t] * padded[t : t + len(x)] for t in range(length))
+        result: Array = out + self.rows(spec["bias"], channels) if "bias" in spec else out
+        return result
+
     def mlp(self, spec: Spec, x: Array, expert: int = 0) -> Array:
         scalars = [float(self.rows(binding, 1)[0]) for binding in spec.get("activation_scalars", [])] or spec.get("activation_values", [])
         name = spec.get("activation", "silu")
@@ -261,7 +280,7 @@ class Interpreter:
             return self.norm(spec.get(place, {}), values)
 
         before = norm("attention_norm", x)
-        attended = scale * norm("post_attention_norm", self.attention(spec["attention"], before))
+        attended = scale * norm("post_attention_norm", self.mixer(spec, before))
         if spec.get("order") != "parallel":
             x = x + attended
             return x + scale * norm("post_mlp_norm", self.block(spec, norm("mlp_norm", x)))

@@ -186,6 +186,18 @@ EXPERTS: dict[str, dict[str, Any]] = {
         "routed_scaling_factor": 1.5,
     },
 }
+#: Models with layers that have states.
+STATES: dict[str, dict[str, Any]] = {
+    "lfm2": {"layer_types": ["conv", "full_attention", "conv", "conv"], "conv_bias": True, "conv_L_cache": 4, "block_multiple_of": 32},
+    "lfm2_moe": {
+        "layer_types": ["conv", "conv", "full_attention", "conv"],
+        "num_dense_layers": 1,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "routed_scaling_factor": 1.5,
+    },
+}
 NEAREST = 1e-4
 SEEDS = {"qwen2_moe": 2, "granitemoeshared": 1, "ernie4_5_moe": 2, "glm4_moe": 2}
 
@@ -262,7 +274,7 @@ def config_of(name: str, **changes: Any) -> Any:
     """The config, as an object of the family's class."""
     from transformers import AutoConfig
 
-    special = (FAMILIES | EXPERTS)[name]
+    special = (FAMILIES | EXPERTS | STATES)[name]
     sizes = {} if special.items() >= OLD_SIZES.items() else SIZES
     if name in ("bloom", "opt"):
         sizes = {key: value for key, value in sizes.items() if key != "head_dim"}
@@ -305,7 +317,7 @@ def _write(name: str, path: Path, changes: dict[str, Any]) -> None:
             else:
                 parameter.add_(0.1 * torch.randn_like(parameter))
         for part, tensor in (*model.named_parameters(), *model.named_buffers()):
-            if part.endswith("e_score_correction_bias"):  # one is a buffer, one has two dimensions
+            if part.endswith(("e_score_correction_bias", "expert_bias")):  # one is a buffer, one has two dimensions
                 tensor.normal_(0, 0.1)
         model.save_pretrained(path)
         (path / "tokenizer.json").write_text(json.dumps(byte_tokenizer(257)))

@@ -8,6 +8,7 @@
 #include "kernels/layout/packed_weights.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/conv_step.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/norm.h"
 #include "kernels/ops/probe.h"
@@ -33,6 +34,7 @@ namespace llmi {
   X(add_scaled, (const float* x, int64_t count, float scale, float* out))                                              \
   X(scale, (float* x, int64_t count, float scale))                                                                     \
   X(gate, (const GateArgs& args, int64_t row_begin, int64_t row_end))                                                  \
+  X(conv_step, (const ConvStep& step))                                                                                 \
   X(kv_write, (const KvWriteArgs& args, const AttentionSegment& segment, const KvRange& range))                        \
   X(attention, (const AttentionArgs& args, const AttentionTask& task))                                                 \
   X(attention_span, (const AttentionArgs& args, const AttentionTask& task, int64_t span, float* partials))             \

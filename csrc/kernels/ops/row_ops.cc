@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "core/errors.h"
 #include "kernels/dispatch/device.h"
@@ -42,6 +43,18 @@ void ClipRows(const KernelContext& context, float* x, int64_t x_stride, int64_t 
     for (int64_t row = begin; row < end; ++row) {
       float* values = x + row * x_stride;
       std::transform(values, values + size, values, [limit](float value) { return std::clamp(value, -limit, limit); });
+    }
+  });
+}
+
+void MultiplyRows(const KernelContext& context, const StridedRows& a, const StridedRows& b, int64_t num_rows, int64_t size, float* out,
+                  int64_t out_stride) {
+  CheckArgument(size >= 0 && out_stride >= size, "multiply_rows: rows may not overlap");
+  CheckInternal(context.device == nullptr, "multiply_rows runs on the CPU");
+  ParallelRows(context, num_rows, kMinValues / std::max<int64_t>(1, size), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const float* first = a.values + row * a.stride;
+      std::transform(first, first + size, b.values + row * b.stride, out + row * out_stride, std::multiplies<>());
     }
   });
 }

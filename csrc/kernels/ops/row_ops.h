@@ -17,6 +17,15 @@ void ScaleRows(const KernelContext& context, float* x, int64_t x_stride, int64_t
 // Each row's `size` values, no farther from 0 than limit > 0; NaN stays. Rows x_stride apart.
 void ClipRows(const KernelContext& context, float* x, int64_t x_stride, int64_t num_rows, int64_t size, float limit);
 
+// Rows of values, `stride` apart.
+struct StridedRows {
+  const float* values;
+  int64_t stride;
+};
+// out[row, i] = a * b for each row's `size` values. out may be a or b.
+void MultiplyRows(const KernelContext& context, const StridedRows& a, const StridedRows& b, int64_t num_rows, int64_t size, float* out,
+                  int64_t out_stride);
+
 // gate: x[row, head, i] = x * sigmoid(gate). gate_stride: between rows of gates. per_head: gate [num_rows, num_heads]; else one for each
 // value, laid out as x. x: num_rows rows of num_heads * head_dim, dense.
 struct GateArgs {

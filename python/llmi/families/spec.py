@@ -18,6 +18,7 @@ GroupScore: TypeAlias = Literal["max", "top2"]
 HeadNormSpan: TypeAlias = Literal["head", "projection"]
 GateKind: TypeAlias = Literal["none", "element", "head"]
 LayerOrder: TypeAlias = Literal["sequential", "parallel"]
+MixerKind: TypeAlias = Literal["attention", "short_conv"]
 
 
 @dataclasses.dataclass
@@ -104,6 +105,24 @@ class AttentionSpec:
 
 
 @dataclasses.dataclass
+class ConvSpec:
+    """A causal convolution of each channel over the last `length` rows; weight [channels, length] or [channels, 1, length]."""
+
+    length: int = 0
+    weight: TensorBinding = dataclasses.field(default_factory=TensorBinding)
+    bias: TensorBinding = dataclasses.field(default_factory=TensorBinding)
+
+
+@dataclasses.dataclass
+class ShortConvSpec:
+    """output(c * conv(b * x)), where `input` makes b, c and x of a row, one after the other."""
+
+    input: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    output: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    conv: ConvSpec = dataclasses.field(default_factory=ConvSpec)
+
+
+@dataclasses.dataclass
 class MlpSpec:
     """down(act(gate x) * up x), or without a gate down(act(up x))."""
 
@@ -151,7 +170,10 @@ class MoeSpec:
 
 @dataclasses.dataclass
 class LayerSpec:
-    """x = x + residual_scale * f(x) for attention and for the MLP, one after the other or both of the same x."""
+    """x = x + residual_scale * f(x) for the mixer and for the MLP, one after the other or both of the same x.
+
+    The mixer is attention or another one, whose part of the spec is then the one in use; attention's norms are those of any mixer.
+    """
 
     order: LayerOrder = "sequential"
     attention_norm: NormSpec = dataclasses.field(default_factory=NormSpec)
@@ -160,7 +182,9 @@ class LayerSpec:
     post_mlp_norm: NormSpec = dataclasses.field(default_factory=NormSpec)
     mlp_reads_attention_norm: bool = False
     residual_scale: float = 1.0
+    mixer: MixerKind = "attention"
     attention: AttentionSpec = dataclasses.field(default_factory=AttentionSpec)
+    short_conv: ShortConvSpec = dataclasses.field(default_factory=ShortConvSpec)
     mlp: MlpSpec = dataclasses.field(default_factory=MlpSpec)
     moe: MoeSpec = dataclasses.field(default_factory=MoeSpec)
 
@@ -326,12 +350,15 @@ def _shown(layer: LayerSpec) -> str:
     """The lines of one layer."""
     lines = []
     moe = layer.moe
-    parts = (("attention.", layer.attention), ("mlp.", layer.mlp), ("moe.", moe), ("moe.router.", moe.router), ("moe.expert.", moe.expert))
+    mixers = (("attention.", layer.attention), ("short_conv.", layer.short_conv))
+    parts = (*mixers, ("mlp.", layer.mlp), ("moe.", moe), ("moe.router.", moe.router), ("moe.expert.", moe.expert))
     for name, part in (("", layer), *parts):
         default = type(part)()
         for field in dataclasses.fields(part):
             value = getattr(part, field.name)
-            if value != getattr(default, field.name) and not isinstance(value, AttentionSpec | MlpSpec | MoeSpec | RouterSpec):
+            if value != getattr(default, field.name) and not isinstance(
+                value, AttentionSpec | ShortConvSpec | MlpSpec | MoeSpec | RouterSpec
+            ):
                 lines.append(f"    {name + field.name:32} {_text(value)}")
     return "\n".join(lines)
 

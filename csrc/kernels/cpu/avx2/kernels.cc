@@ -12,3 +12,4 @@
 #include "kernels/cpu/simd/probe_bf16-inl.h"
 #include "kernels/cpu/simd/attention-inl.h"
 #include "kernels/cpu/simd/kv_write-inl.h"
+#include "kernels/cpu/simd/conv-inl.h"
