@@ -30,6 +30,7 @@
 #include "model/file_kind.h"
 #include "model/loader.h"
 #include "model/workspace.h"
+#include "model/mixer.h"
 
 namespace py = pybind11;
 
@@ -236,11 +237,12 @@ py::dict SpecNumbers(const ModelSpec& spec) {
   std::vector<int64_t> windows, sizes;
   std::vector<bool> gated;
   for (const LayerSpec& layer : spec.layers) {
-    windows.push_back(layer.has_attention() ? layer.attention.window : kNoKv);
+    if (layer.has_attention()) windows.push_back(layer.attention.window);
     sizes.push_back(layer.mlp.size);
     gated.push_back(layer.mlp.gated);
   }
-  dict["windows"] = windows;
+  dict["windows"] = windows;  // of layers that keep K and V
+  dict["state_bytes"] = StateLayout(spec).sizes().slot_bytes;
   dict["mlp_sizes"] = sizes;
   dict["mlp_gated"] = gated;
   return dict;

@@ -139,6 +139,7 @@ void KvCache::PlanStates(KvSequence* sequence, const StatePool::Step& step) {
   };
   if (sequence->prefix_node != PrefixTree::kNone) {
     want(state.snapshot_at);
+    want(state.shared_until);
     if (snapshot_interval_ > 0) {
       for (int64_t len = (state.len / snapshot_interval_ + 1) * snapshot_interval_; len <= step.end(); len += snapshot_interval_) want(len);
     }
@@ -162,7 +163,8 @@ void KvCache::PlanStates(KvSequence* sequence, const StatePool::Step& step) {
 void KvCache::KeepSnapshots(KvSequence* sequence, const std::vector<StateVersion>& made) {
   const int64_t block_size = groups_.block_size();
   for (const StateVersion& version : made) {
-    const bool is_wanted = version.len == sequence->state.snapshot_at || (snapshot_interval_ > 0 && version.len % snapshot_interval_ == 0);
+    const bool is_wanted = version.len == sequence->state.snapshot_at || version.len == sequence->state.shared_until ||
+                           (snapshot_interval_ > 0 && version.len % snapshot_interval_ == 0);
     int64_t num_blocks = sequence->num_indexed;
     if (is_wanted && sequence->prefix_node != PrefixTree::kNone && version.len % block_size == 0 &&
         version.len <= num_blocks * block_size) {
@@ -266,9 +268,10 @@ KvCache::KnownPrefix KvCache::Walk(int32_t root, std::span<const int32_t> token_
     return true;
   };
   // And with states, if it ends where the cache has one: a state serves no other length.
+  const auto num_known = static_cast<int64_t>(path.size() - 1) * block_size;
   const auto lacks_state = [&] { return states_ != nullptr && prefix_tree_->state(path.back()) < 0; };
   while (path.size() > 1 && (lacks_state() || !usable(static_cast<int64_t>(path.size()) - 1))) path.pop_back();
-  if (states_ != nullptr) return {path, static_cast<int64_t>(path.size() - 1) * block_size};
+  if (states_ != nullptr) return {path, static_cast<int64_t>(path.size() - 1) * block_size, num_known};
   auto num_tokens = static_cast<int64_t>(token_ids.size() - rest().size());
   const auto [node, num_partial] =
       prefix_tree_->FindBeginning(path.back(), rest().first(std::min(rest().size(), static_cast<size_t>(block_size - 1))));
@@ -328,8 +331,9 @@ int64_t KvCache::AttachPrefix(KvSequence* sequence, std::span<const int32_t> tok
   sequence->num_indexed = sequence->num_tokens / groups_.block_size();
   sequence->prefix_node = known.path[static_cast<size_t>(sequence->num_indexed)];
   prefix_tree_->Pin(sequence->prefix_node);
+  SequenceState& state = sequence->state;
+  state.shared_until = known.num_known;
   if (states_ != nullptr && sequence->num_tokens > 0) {
-    SequenceState& state = sequence->state;
     prefix_tree_->UseState(sequence->prefix_node);
     state.slot = prefix_tree_->state(sequence->prefix_node);
     states_->slots().AddReference(state.slot);

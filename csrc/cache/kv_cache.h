@@ -148,6 +148,7 @@ class KvCache {
   struct KnownPrefix {
     std::vector<int32_t> path;
     int64_t num_tokens;
+    int64_t num_known = 0;  // tokens of all blocks that the tree knows, with a state behind them or not
   };
   // Frees pages until need() pages are free. Returns false if nothing is left to free.
   template <typename Need>

@@ -46,6 +46,10 @@ void Lab::Check(const LabExtension& extension) const {
   if (sequence.tree.size() > 0) {
     throw Error(ErrorKind::kInvalidArgument, "a tree is pending: commit a path or roll it back first", "tokens");
   }
+  for (const int layer : sequence.capture.attention) {
+    if (decoder_.spec().layers[static_cast<size_t>(layer - 1)].has_attention()) continue;
+    throw Error(ErrorKind::kInvalidArgument, "attention: layer " + std::to_string(layer) + " has no attention, but a state", "attention");
+  }
   if (sequence.steering != nullptr) CheckSteering(*sequence.steering, decoder_.spec().num_layers(), decoder_.spec().hidden_size);
   if (sequence.tokens.empty() && extension.token_ids.empty()) {
     throw Error(ErrorKind::kInvalidArgument, "an empty sequence has no logits: give it a prompt, or extend it", "tokens");

@@ -52,6 +52,12 @@ OpenedEngine::OpenedEngine(const ModelFiles& files, const EngineOptions& options
   ModelSpec whole = ParseSpec(options.spec, files.path());
   model_ = whole;
   KeepLayers(options.layers, &model_);
+  if (config_.state_snapshot_interval % config_.block_size != 0) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "state_snapshot_interval = " + std::to_string(config_.state_snapshot_interval) +
+                    " is no multiple of block_size = " + std::to_string(config_.block_size),
+                "state_snapshot_interval");
+  }
   if (device_ != nullptr && model_.has_states()) {
     throw Error(ErrorKind::kUnsupportedModel,
                 "layers with states (short convolutions) run on the CPU alone so far: leave out device, or take a model without them",

@@ -67,8 +67,9 @@ struct Sample {
   void FreeCache(KvCache& cache);
   // Drops reserved blocks of both past their tokens.
   void TrimCache(KvCache& cache);
-  // Makes num_new slots after its tokens writable in both, from free pages alone; or in neither, and returns false.
-  bool TryReserveFree(KvCache& cache, int64_t num_new);
+  // Makes num_new slots after its tokens, and num_drafted for a draft, writable in both, from free pages alone; or in neither, and returns
+  // false.
+  bool TryReserveFree(KvCache& cache, int64_t num_new, int64_t num_drafted);
   int64_t num_sequences() const { return companion == nullptr ? 1 : 2; }
   // Takes over the leader's companion, as it is before its first draw. Without guidance it does nothing.
   void ForkCompanion(KvCache& cache, const Sample& leader);
@@ -137,9 +138,11 @@ inline void Sample::TrimCache(KvCache& cache) {
   if (companion != nullptr) cache.Trim(&companion->scheduled.kv);
 }
 
-inline bool Sample::TryReserveFree(KvCache& cache, int64_t num_new) {
-  if (!cache.TryReserve(&scheduled.kv, num_new, KvCache::Reclaim::kCacheOnly)) return false;
-  return companion == nullptr || cache.TryReserve(&companion->scheduled.kv, num_new, KvCache::Reclaim::kCacheOnly);
+inline bool Sample::TryReserveFree(KvCache& cache, int64_t num_new, int64_t num_drafted) {
+  const auto reserve = [&](KvSequence* kv) {
+    return cache.TryReserve(kv, num_new + num_drafted, KvCache::Reclaim::kCacheOnly, num_drafted);
+  };
+  return reserve(&scheduled.kv) && (companion == nullptr || reserve(&companion->scheduled.kv));
 }
 
 inline void Sample::ForkCompanion(KvCache& cache, const Sample& leader) {

@@ -52,6 +52,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo": ("olmo", {}),
     "glm": ("chatglm", {}),
     "internlm3": ("llama", {}),
+    "lfm2": ("lfm2", {"conv_bias": False}),
 }
 #: The same of models with experts. llama.cpp has no layers without experts between those of Qwen's, and one limit of gpt-oss' SwiGLU.
 EXPERTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -64,6 +65,7 @@ EXPERTS: dict[str, tuple[str, dict[str, Any]]] = {
     "granitemoeshared": ("granitemoe", {}),
     "ernie4_5_moe": ("ernie4_5-moe", {}),
     "glm4_moe": ("glm4moe", {}),
+    "lfm2_moe": ("lfm2moe", {}),
 }
 #: Whose rotated rows the converter puts into adjacent pairs; others have them so already, or rotate halves in llama.cpp too.
 PERMUTED = {"llama", "olmo", "mistral3", "smollm3", "granite", "granite_swa", "arcee", "granitemoe"}
@@ -90,12 +92,17 @@ def _stacked(stored: dict[str, Array]) -> dict[str, Array]:
     each: dict[str, list[Array]] = {}
     for name, tensor in stored.items():
         if number := re.search(r"\.experts\.(\d+)\.", name):
-            parts = each.setdefault(name.replace(number[0], ".experts."), [])
+            name = name.replace(number[0], ".experts.")
+            for own, common in {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}.items() if "feed_forward" in name else ():
+                name = name.replace(f"feed_forward.experts.{own}", f"mlp.experts.{common}")
+            parts = each.setdefault(name, [])
             assert len(parts) == int(number[1]), "experts lie in ascending order"
             parts.append(tensor)
             continue
         stem = name.rpartition(".")[0]
-        if name.endswith("_linear.weight"):  # Granite's
+        if name.endswith("feed_forward.expert_bias"):  # LFM2's
+            found[name.replace("feed_forward.expert_bias", "mlp.gate.e_score_correction.bias")] = tensor
+        elif name.endswith("_linear.weight"):  # Granite's
             gate, up = np.split(tensor, 2, axis=-2)
             halves = {"gate_proj": gate, "up_proj": up} if "input_linear" in name else {"down_proj": tensor}
             place = stem.replace("block_sparse_moe", "mlp.experts").replace("shared_mlp", "mlp.shared_experts").rpartition(".")[0]
@@ -136,6 +143,8 @@ def _tensors(name: str, arch: str, config: dict[str, Any], stored: dict[str, Arr
             tensor = _by_kind(tensor, heads)
         if arch in ("gemma", "gemma2", "gemma3", "nemotron") and "norm" in stem and suffix == "weight":
             tensor = tensor + np.float32(1)
+        if arch in ("lfm2", "lfm2moe") and tensor.ndim == 3 and tensor.shape[1] == 1:
+            tensor = tensor[:, 0]
         if arch == "gpt2" and suffix == "weight" and ".c_" in stem:
             tensor = tensor.T
         target = table.get_name(stem) or table.get_name(stem.removeprefix("transformer."))
@@ -257,6 +266,14 @@ def metadata_of(config: dict[str, Any], arch: str, stored: dict[str, Array]) -> 
     elif config.get("sliding_window") and config.get("layer_types") and arch not in ("qwen2", "qwen3", "smollm3"):
         fields["attention.sliding_window"] = config["sliding_window"]
         fields["attention.sliding_window_pattern"] = [kind == "sliding_attention" for kind in config["layer_types"]]
+    if arch in ("lfm2", "lfm2moe"):
+        fields["attention.layer_norm_rms_epsilon"] = fields.pop("attention.layer_norm_epsilon")
+        fields["attention.head_count_kv"] = [config["num_key_value_heads"] * (kind != "conv") for kind in config["layer_types"]]
+        fields["feed_forward_length"] = len(stored["model.layers.0.feed_forward.w1.weight"])
+        fields["shortconv.l_cache"] = config["conv_L_cache"]
+    if arch == "lfm2moe":
+        fields |= {"expert_gating_func": 2, "expert_weights_norm": config["norm_topk_prob"]}
+        fields["leading_dense_block_count"] = config["num_dense_layers"]
     if arch == "olmo":
         fields["attention.layer_norm_epsilon"] = 1e-5
     if arch == "apertus":

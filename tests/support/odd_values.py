@@ -371,6 +371,7 @@ ENGINE = {
     "gpu_memory_utilization": "number",
     "enable_chunked_prefill": "flag",
     "enable_prefix_caching": "flag",
+    "state_snapshot_interval": "integer",
     "scheduling_policy": "objects",
     "waiting_served_ratio": "maybe number",
     "speculative_config": "hook",

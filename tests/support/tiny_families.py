@@ -199,7 +199,7 @@ STATES: dict[str, dict[str, Any]] = {
     },
 }
 NEAREST = 1e-4
-SEEDS = {"qwen2_moe": 2, "granitemoeshared": 1, "ernie4_5_moe": 2, "glm4_moe": 2}
+SEEDS = {"qwen2_moe": 2, "granitemoeshared": 1, "ernie4_5_moe": 2, "glm4_moe": 2, "lfm2_moe": 1}
 
 UNEVEN = {"sliding_window": WINDOW + 1}
 #: Mistakes that a reader of these families could make, as changes of the config: each must move the logits, else the tiny model does not

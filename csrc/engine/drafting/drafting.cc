@@ -281,7 +281,7 @@ void Drafting::Take(Sample& sample, Seat& seat) {
   const DrafterTraits& drafter = sample.request().speculation->drafter->traits();
   if (sample.judges_drafts() && drafter.needs_layer) return sample.walk.Begin(std::move(draft), drafter.observes);  // it was planned
   const auto num_uncomputed = static_cast<int64_t>(sample.tokens.size()) - sample.scheduled.kv.num_tokens;
-  if (!sample.judges_drafts() && !sample.TryReserveFree(cache_, num_uncomputed + draft.size())) {
+  if (!sample.judges_drafts() && !sample.TryReserveFree(cache_, num_uncomputed, draft.size())) {
     return;  // a draft takes free blocks only: no sequence is preempted for it
   }
   if (sample.judges_drafts()) {

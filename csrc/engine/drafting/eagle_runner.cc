@@ -113,7 +113,7 @@ std::vector<HeadTree> EagleRunner::Begin(std::span<Seat> seats, std::span<const 
     if (seat.budget.max_depth < 1 || !HasRows(sample)) continue;
     HeadTree own(&seat, tree, seat.budget.max_depth);
     const auto num_nodes = static_cast<int64_t>(own.nodes.size());
-    if (num_nodes < 1 || (!sample.judges_drafts() && !sample.TryReserveFree(cache_, 1 + num_nodes))) continue;
+    if (num_nodes < 1 || (!sample.judges_drafts() && !sample.TryReserveFree(cache_, 1, num_nodes))) continue;
     trees.push_back(std::move(own));
   }
   return trees;

@@ -58,6 +58,9 @@ class _EngineInfo(TypedDict):
     device: str
     num_threads: int
     page_bytes: int
+    state_bytes: int  # of one version of a sequence's states; 0: no layer has one
+    num_state_slots: int
+    state_pool_bytes: int
     kv_bytes_per_token: int
 
 class _ModelConfig(TypedDict):
@@ -72,7 +75,8 @@ class _ModelConfig(TypedDict):
     max_position: int
     tied_embeddings: bool
     embedding: str  # the tensor's name
-    windows: list[int]  # of each layer; 0: none
+    windows: list[int]  # of each layer that keeps K and V; 0: none
+    state_bytes: int  # of the states of all other layers
     mlp_sizes: list[int]
     mlp_gated: list[bool]
 

@@ -183,6 +183,15 @@ class TakesOptions:
                 passed_on=True,
             ),
         ] = True,
+        state_snapshot_interval: Annotated[
+            int,
+            about(
+                Whole(0, _LIMIT, "a multiple of 16 in [0, 1,048,576]", step=16),
+                "For models whose layers have states: the prefix cache gets a snapshot of them after each multiple of so many tokens,"
+                " too; a multiple of block_size. 0: of prompts alone. `llmi inspect` names the memory of one.",
+                passed_on=True,
+            ),
+        ] = 0,
         scheduling_policy: Annotated[
             "str | SchedulingPolicy",
             about(

@@ -51,6 +51,7 @@ GGUF_KEYS: Final[Mapping[str, str]] = {
     "clip_qkv": "attention.clamp_kqv",
     "layer_rope_theta": "attention.rope_pattern",
     "max_alibi_bias": "attention.max_alibi_bias",
+    "conv_L_cache": "shortconv.l_cache",
 }
 
 

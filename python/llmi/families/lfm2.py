@@ -51,11 +51,16 @@ DEFAULTS: Final[dict[str, float | bool]] = {
 }
 
 
-def _kinds(c: Config, number: int) -> list[str]:
-    """The kind of each layer; of a GGUF those are convolutions that have no KV heads."""
+def _kinds(c: Config) -> list[str]:
+    """The kind of each layer. Of a GGUF those are convolutions that have no KV heads; the number is then that of the others."""
+    number, key = c.integer("num_hidden_layers"), "num_key_value_heads"
     if c.is_gguf:
-        heads = c.find("num_key_value_heads")
-        return [FULL if value else CONV for value in heads] if isinstance(heads, list) else [FULL] * number
+        heads = c.find(key)
+        if not isinstance(heads, list):
+            return [FULL] * number
+        heads = [value for value in c.listed(key, number) or [] if isinstance(value, int)]
+        c.object_values()[c.name(key)] = max(heads, default=0)
+        return [FULL if value else CONV for value in heads]
     kinds = c.listed("layer_types", number)
     if kinds is None:
         indices = c.find("full_attn_idxs")
@@ -67,25 +72,26 @@ def _kinds(c: Config, number: int) -> list[str]:
 
 
 def _with_convs(c: Config, style: Style) -> ModelSpec:
+    kinds = _kinds(c)
     spec = dense(c, style, theta=1e6)
     tensors, has_bias, length = Tensors(c, style, spec), c.boolean("conv_bias", False), c.integer("conv_L_cache", 3)
     if length < 2:
-        c.refuse(
-            "conv_L_cache",
-            f"{c.name('conv_L_cache')} = {length} must be 2 or more: the convolution reads the row itself and those before it",
-        )
+        name = c.name("conv_L_cache")
+        c.refuse("conv_L_cache", f"{name} = {length} must be 2 or more: the convolution reads a row and those before it")
 
     def bias(stem: str) -> TensorBinding:
         return TensorBinding(stem + ".bias") if has_bias else TensorBinding()
 
-    for index, kind in enumerate(_kinds(c, len(spec.layers))):
-        if kind == FULL:
-            continue
-        layer, stem = spec.layers[index], tensors.stem("conv", index)
-        linear = {role: tensors.stem("conv_" + role, index) for role in ("input", "output")}
-        parts = {role: LinearSpec(TensorBinding(name + ".weight"), bias(name)) for role, name in linear.items()}
-        layer.mixer, layer.attention = "short_conv", AttentionSpec()
-        layer.short_conv = ShortConvSpec(conv=ConvSpec(length, TensorBinding(stem + ".weight"), bias(stem)), **parts)
+    def linear(role: str, index: int) -> LinearSpec:
+        stem = tensors.stem(role, index)
+        return LinearSpec(TensorBinding(stem + ".weight"), bias(stem))
+
+    for index, layer in enumerate(spec.layers):
+        if kinds[index] == CONV:
+            stem = tensors.stem("conv", index)
+            conv = ConvSpec(length, TensorBinding(stem + ".weight"), bias(stem))
+            layer.mixer, layer.attention = "short_conv", AttentionSpec()
+            layer.short_conv = ShortConvSpec(linear("conv_input", index), linear("conv_output", index), conv)
     return spec
 
 
@@ -112,7 +118,9 @@ def lfm2_moe(c: Config) -> ModelSpec:
     spec = _with_convs(c, style)
     number, used, size = sizes_of(c)
     experts = ExpertTensors(Tensors(c, style, spec), EXPERTS)
-    first = between(c, "num_dense_layers", 2)
+    if c.is_gguf and c.integer(c.gguf_key("expert_gating_func"), 2) != 2:
+        c.unsupported(c.gguf_key("expert_gating_func"), "scores of this family's experts that are no sigmoids (2)")
+    first = between(c, "first_k_dense_replace", 0) if c.is_gguf else between(c, "num_dense_layers", 2)
     factor, renormalises = c.number("routed_scaling_factor", 1.0), c.boolean("norm_topk_prob", True)
     has_bias = c.boolean("use_expert_bias", True)
     for index in range(first, len(spec.layers)):

@@ -143,9 +143,10 @@ class ModelReport:
         return int(self.config["num_heads"]) * int(self.config["head_dim"])
 
     def kv_bytes(self, num_tokens: int) -> int:
-        """KV cache of one sequence, windows counted."""
+        """KV cache and states of one sequence, windows counted."""
         c = self.config
-        return windowed_kv_bytes(c["windows"], c["num_kv_heads"], c["padded_head_dim"], num_tokens, self.kv_cache_dtype)
+        kv = windowed_kv_bytes(c["windows"], c["num_kv_heads"], c["padded_head_dim"], num_tokens, self.kv_cache_dtype)
+        return kv + int(c["state_bytes"])
 
     @property
     def overhead_bytes(self) -> int:
@@ -158,11 +159,11 @@ class ModelReport:
 
     def prefill(self, num_tokens: int) -> int:
         """Operations."""
-        return prefill_flops(self.num_active_params, self.config["num_layers"], self.width, num_tokens, self.config["windows"])
+        return prefill_flops(self.num_active_params, len(self.config["windows"]), self.width, num_tokens, self.config["windows"])
 
     def decode(self, context: int) -> int:
         """Operations of one token."""
-        return decode_flops(self.num_active_params, self.config["num_layers"], self.width, context, self.config["windows"])
+        return decode_flops(self.num_active_params, len(self.config["windows"]), self.width, context, self.config["windows"])
 
     def sequences_in(self, memory_bytes: int, num_tokens: int) -> int:
         """Sequences of num_tokens tokens whose cache fits into memory_bytes."""
@@ -178,7 +179,7 @@ class ModelReport:
 
     def __str__(self) -> str:
         c, tokens = self.config, self.num_tokens
-        per_token = kv_bytes_per_token(c["num_layers"], c["num_kv_heads"], c["padded_head_dim"], self.kv_cache_dtype)
+        per_token = kv_bytes_per_token(len(c["windows"]), c["num_kv_heads"], c["padded_head_dim"], self.kv_cache_dtype)
         kv = self.kv_bytes(tokens)
         available = _core.system_info()["available_memory_bytes"]
         kinds: dict[str, int] = {}
@@ -214,8 +215,13 @@ class ModelReport:
             f"  context      {c['max_position']:,} tokens"
             + (f" (the sums below are for {tokens:,}, which is beyond it)" if tokens > c["max_position"] else ""),
             (
-                f"  KV cache     2 x {c['num_layers']} layers x {c['num_kv_heads']} KV heads x {head_bytes}"
+                f"  KV cache     2 x {len(c['windows'])} layers x {c['num_kv_heads']} KV heads x {head_bytes}"
                 f" = {per_token:,} bytes a token, {per_token / 1e6:,.2f} MB ({self.kv_cache_dtype})"
+            ),
+            *(
+                [f"  states       {c['state_bytes'] / 1e6:,.2f} MB a sequence, and a snapshot in the prefix cache"]
+                if c["state_bytes"]
+                else []
             ),
             f"               {tokens:,} tokens: {kv / 1e6:,.1f} MB{counted}",
             f"  activations  {self.workspace_bytes / 1e6:,.1f} MB for steps of {STEP_TOKENS:,} tokens"
