@@ -350,6 +350,7 @@ def test_every_table_has_every_op() -> None:
         "add_scaled",
         "scale",
         "gate",
+        "conv_step",  # models/test_state_cards.py
         "kv_write",
         "attention",
         "attention_span",

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import llmi
+from decoders import logits_of
 from llmi import LLM, _core
 from spec_float64 import Array, Interpreter, Spec
 from test_expert_cards import SEEN, interpreter
@@ -26,6 +27,11 @@ def test_the_spec_means_what_transformers_computes(name: str, families: Path) ->
     difference = float(np.abs(model.logits(TOKENS) - family.float64).max())
     print(f"{name}: {difference:.1e}, nearest to another choice {model.margin:.1e}")
     assert difference < 1e-5 and model.margin >= NEAREST
+
+
+def test_every_table_has_the_reference_bits(table: str, families: Path) -> None:
+    path = make("lfm2", families).path
+    assert logits_of(path, TOKENS[:40], table=table).tobytes() == logits_of(path, TOKENS[:40], table="reference").tobytes()
 
 
 class ShortConvolution(Interpreter):
