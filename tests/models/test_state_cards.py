@@ -29,6 +29,7 @@ def test_the_spec_means_what_transformers_computes(name: str, families: Path) ->
     assert difference < 1e-5 and model.margin >= NEAREST
 
 
+@pytest.mark.parametrize("table", _core.system_info()["tables"])
 def test_every_table_has_the_reference_bits(table: str, families: Path) -> None:
     path = make("lfm2", families).path
     assert logits_of(path, TOKENS[:40], table=table).tobytes() == logits_of(path, TOKENS[:40], table="reference").tobytes()
