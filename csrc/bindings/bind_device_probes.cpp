@@ -139,7 +139,7 @@ double MeasureAttention(const std::string& name, const std::string& kv_dtype, co
     CheckArgument(num_rows > 0 && length >= num_rows, "a device probe: contexts hold the rows");
     num_pages += (length + kBlock - 1) / kBlock;
   }
-  KvCache cache(KvGroups({0}, num_kv_heads, head_dim, ParseKvType(kv_dtype), kBlock), num_pages, device.get());
+  KvCache cache(KvGroups({{0, num_kv_heads, head_dim}}, ParseKvType(kv_dtype), kBlock), num_pages, device.get());
   std::vector<KvSequence> sequences(contexts.size());
   std::vector<AttentionSegment> segments;
   std::vector<int32_t> positions;

@@ -229,19 +229,26 @@ py::dict SpecNumbers(const ModelSpec& spec) {
   dict["num_heads"] = spec.num_heads;
   dict["num_kv_heads"] = spec.num_kv_heads;
   dict["head_dim"] = spec.head_dim;
-  dict["padded_head_dim"] = spec.padded_head_dim();
+  dict["padded_head_dim"] = PaddedHeadDim(spec.head_dim);
   dict["vocab_size"] = spec.vocab_size;
   dict["max_position"] = spec.max_position;
   dict["tied_embeddings"] = spec.tied_head();
   dict["embedding"] = spec.embedding.weight.name;
-  std::vector<int64_t> windows, sizes;
+  std::vector<int64_t> windows, sizes, heads, kv_heads, head_dims;
   std::vector<bool> gated;
   for (const LayerSpec& layer : spec.layers) {
-    if (layer.has_attention()) windows.push_back(layer.attention.window);
     sizes.push_back(layer.mlp.size);
     gated.push_back(layer.mlp.gated);
+    if (!layer.has_attention()) continue;
+    windows.push_back(layer.attention.window);
+    heads.push_back(layer.attention.num_heads);
+    kv_heads.push_back(layer.attention.kv_donor < 0 ? layer.attention.num_kv_heads : 0);
+    head_dims.push_back(layer.attention.padded_head_dim());
   }
-  dict["windows"] = windows;  // of layers that keep K and V
+  dict["windows"] = windows;  // of layers with attention
+  dict["layer_heads"] = heads;
+  dict["layer_kv_heads"] = kv_heads;
+  dict["layer_head_dims"] = head_dims;
   dict["state_bytes"] = StateLayout(spec).sizes().slot_bytes;
   dict["mlp_sizes"] = sizes;
   dict["mlp_gated"] = gated;

@@ -43,9 +43,10 @@ py::dict Layers(std::map<int, std::vector<float>>&& layers, int64_t num_rows) {
 }
 
 // {layer: [num_rows, num_heads, slots]}: a row's values end at its own slot, and the rest is 0.
-py::dict Attention(const std::map<int, std::vector<std::vector<float>>>& layers, int64_t num_heads) {
+py::dict Attention(const EngineHandle& handle, const std::map<int, std::vector<std::vector<float>>>& layers) {
   py::dict dict;
   for (const auto& [layer, rows] : layers) {
+    const int64_t num_heads = handle.num_heads(layer);
     size_t longest = 0;
     for (const std::vector<float>& row : rows) longest = std::max(longest, row.size() / static_cast<size_t>(num_heads));
     std::vector<float> values(rows.size() * static_cast<size_t>(num_heads) * longest, 0.0f);
@@ -85,7 +86,7 @@ std::vector<PyLabResult> Extend(EngineHandle& handle, const std::vector<LabExten
     arrays.push_back({.logits = Matrix(std::move(result.logits), result.num_rows, handle.vocab_size()),
                       .hidden_states = Layers(std::move(result.hidden_states), result.num_rows),
                       .layer_logits = Layers(std::move(result.layer_logits), num_layer_rows),
-                      .attention = Attention(result.attention, handle.num_heads())});
+                      .attention = Attention(handle, result.attention)});
   }
   return arrays;
 }

@@ -75,7 +75,7 @@ struct TestSequence {
                const py::kwargs& given)
       : options(given, &args),
         context(TestContext(table, options.num_threads)),
-        kept(context, KvGroups({args.window}, num_kv_heads, q.shape(1) / num_heads, ParseKvType(options.kv_dtype), options.block_size),
+        kept(context, KvGroups({{args.window, num_kv_heads, q.shape(1) / num_heads}}, ParseKvType(options.kv_dtype), options.block_size),
              options.block_size, k.shape(0)),
         base_len(k.shape(0) - q.shape(0)),
         positions(PositionsOf(options.parents, q.shape(0), base_len)),

@@ -21,7 +21,7 @@ namespace {
 class TestCache {
  public:
   TestCache(const std::vector<int64_t>& windows, int64_t block_size, int64_t num_pages, bool with_prefixes)
-      : cache_(KvGroups(windows, 1, 16, KvType::kF16, block_size), num_pages) {
+      : cache_(KvGroups(KvLayers(windows, 1, 16), KvType::kF16, block_size), num_pages) {
     if (with_prefixes) cache_.EnablePrefixCache(0x1234567);
   }
   ~TestCache() {

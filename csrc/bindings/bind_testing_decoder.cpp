@@ -19,6 +19,7 @@
 #include "engine/batch.h"
 #include "engine/options.h"
 #include "engine/sizing.h"
+#include "model/kv_layers.h"
 #include "model/loader.h"
 
 namespace py = pybind11;
@@ -122,12 +123,7 @@ class TestDecoder {
     return builder.Take();
   }
 
-  KvGroups Groups(KvType type, int64_t block_size) const {
-    const ModelSpec& spec = decoder_->spec();
-    std::vector<int64_t> windows;
-    for (const LayerSpec& layer : spec.layers) windows.push_back(layer.has_attention() ? layer.attention.window : kNoKv);
-    return KvGroups(windows, spec.num_kv_heads, spec.padded_head_dim(), type, block_size);
-  }
+  KvGroups Groups(KvType type, int64_t block_size) const { return KvGroups(KvLayersOf(decoder_->spec()), type, block_size); }
 
   KernelContext context_;
   std::unique_ptr<Decoder> decoder_;

@@ -12,6 +12,7 @@
 #include "cache/kv_cache.h"
 #include "core/fp_env.h"
 #include "model/eagle.h"
+#include "model/kv_layers.h"
 #include "model/loader.h"
 
 namespace py = pybind11;
@@ -27,8 +28,7 @@ class EagleRun {
         target_(target),
         eagle_(eagle),
         hidden_(spec.hidden_size),
-        cache_(KvGroups({0}, spec.num_kv_heads, spec.padded_head_dim(), KvType::kF32, 16, {spec.num_kv_heads, spec.padded_head_dim()}),
-               64) {
+        cache_(KvGroups(KvLayersOf(spec), KvType::kF32, 16, {spec.num_kv_heads, PaddedHeadDim(spec.head_dim)}), 64) {
     cache_.Init(&sequence_);
   }
   ~EagleRun() { cache_.Free(&sequence_); }

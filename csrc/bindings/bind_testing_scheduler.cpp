@@ -131,7 +131,7 @@ class TestScheduler {
 // waiting_served_ratio.
 std::unique_ptr<TestScheduler> OpenTestScheduler(const std::string& policy, const py::kwargs& given) {
   Keywords keywords(given, "Scheduler");
-  const KvGroups groups(keywords.Take<std::vector<int64_t>>("windows"), 1, 16, KvType::kF16, 16);
+  const KvGroups groups(KvLayers(keywords.Take<std::vector<int64_t>>("windows"), 1, 16), KvType::kF16, 16);
   const auto num_pages = keywords.Take<int64_t>("num_pages");
   SchedulerConfig config;
   config.policy = ParsePolicy(policy);

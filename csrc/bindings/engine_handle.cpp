@@ -91,6 +91,7 @@ py::dict EngineHandle::Info() const {
   dict["num_state_slots"] = info.num_state_slots;
   dict["state_pool_bytes"] = info.state_pool_bytes;
   dict["kv_bytes_per_token"] = info.kv_bytes_per_token;
+  dict["kv_wasted_share"] = info.kv_wasted_share;
   return dict;
 }
 

@@ -35,7 +35,8 @@ class EngineHandle {
   pybind11::dict Info() const;
   int64_t vocab_size() const { return opened_->model().vocab_size; }
   int64_t hidden_size() const { return opened_->model().hidden_size; }
-  int64_t num_heads() const { return opened_->model().num_heads; }
+  // layer: from 1 on.
+  int64_t num_heads(int layer) const { return opened_->model().layers[static_cast<size_t>(layer - 1)].attention.num_heads; }
 
  private:
   std::unique_ptr<OpenedEngine> opened_;

@@ -1,7 +1,6 @@
 #include "cache/kv_groups.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "core/errors.h"
 
@@ -22,71 +21,113 @@ KvType ParseKvType(const std::string& name) {
               "kv_cache_dtype");
 }
 
-KvGroups::KvGroups(const std::vector<int64_t>& layer_windows, int64_t num_kv_heads, int64_t head_dim, KvType type, int64_t block_size,
-                   DraftKvShape draft)
-    : num_kv_heads_(num_kv_heads), head_dim_(head_dim), type_(type), block_size_(block_size), draft_(draft) {
+std::vector<KvLayer> KvLayers(const std::vector<int64_t>& windows, int64_t num_kv_heads, int64_t head_dim) {
+  std::vector<KvLayer> layers;
+  for (const int64_t window : windows) layers.push_back({window, num_kv_heads, head_dim});
+  return layers;
+}
+
+KvGroups::KvGroups(const std::vector<KvLayer>& layers, KvType type, int64_t block_size, DraftKvShape draft)
+    : layers_(layers), has_draft_(draft.num_kv_heads > 0), type_(type), block_size_(block_size) {
   CheckArgument(block_size > 0 && block_size % kSlotsPerTile == 0, "block_size must be a positive multiple of 16");
-  CheckArgument(!layer_windows.empty(), "a model has at least one layer");
-  std::vector<int64_t> windows = layer_windows;
-  if (has_draft()) windows.push_back(0);
-  PlaceLayers(windows);
+  CheckArgument(!layers.empty(), "a model has at least one layer");
+  if (has_draft()) layers_.push_back({0, draft.num_kv_heads, draft.head_dim});
+  MakeGroups();
+  PlaceLayers();
 }
 
-int64_t KvGroups::DraftBytes(int64_t num_slots) const {
-  return has_draft() ? KvLayerBlockBytes(num_slots, draft_.num_kv_heads, draft_.head_dim, type_) : 0;
+int64_t KvGroups::LayerBytes(size_t layer, int64_t num_slots) const {
+  const KvLayer& shape = layers_[layer];
+  return KvLayerBlockBytes(num_slots, shape.num_kv_heads, shape.head_dim, type_);
 }
 
-void KvGroups::PlaceLayers(const std::vector<int64_t>& layer_windows) {
-  const int64_t layer_bytes = KvLayerBlockBytes(block_size_, num_kv_heads_, head_dim_, type_);
-  // A drafter that needs no more than one of the model's layers is placed as one. A larger one has a place at the end of each page.
-  const bool draft_is_layer = DraftBytes(block_size_) <= layer_bytes;
-  std::vector<int64_t> num_layers;  // by group, those that are placed as layers
-  for (size_t layer = 0; layer < layer_windows.size(); ++layer) {
-    if (layer_windows[layer] == kNoKv) continue;
-    const auto found =
-        std::find_if(groups_.begin(), groups_.end(), [&](const KvGroup& group) { return group.window == layer_windows[layer]; });
-    const auto place = static_cast<size_t>(found - groups_.begin());
-    if (found == groups_.end()) {
-      groups_.emplace_back().window = layer_windows[layer];
-      num_layers.push_back(0);
-    }
-    groups_[place].layers.push_back(static_cast<int>(layer));
-    if (!has_draft() || draft_is_layer || layer + 1 < layer_windows.size()) ++num_layers[place];
+int64_t KvGroups::DraftBytes(int64_t num_slots) const { return has_draft() ? LayerBytes(layers_.size() - 1, num_slots) : 0; }
+
+void KvGroups::MakeGroups() {
+  layer_places_.assign(layers_.size(), {-1, 0, 0});
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const KvLayer& layer = layers_[i];
+    if (layer.donor >= 0 || layer.window == kNoKv) continue;
+    const bool is_draft = has_draft() && i + 1 == layers_.size();
+    const auto found = std::ranges::find_if(groups_, [&](const KvGroup& group) {
+      const KvLayer& other = layers_[static_cast<size_t>(group.layers[0])];
+      const bool same_heads = other.num_kv_heads == layer.num_kv_heads && other.head_dim == layer.head_dim;
+      return group.window == layer.window && (same_heads || is_draft);
+    });
+    layer_places_[i].group = static_cast<int>(found - groups_.begin());
+    if (found == groups_.end()) groups_.emplace_back().window = layer.window;
+    groups_[static_cast<size_t>(layer_places_[i].group)].layers.push_back(static_cast<int>(i));
   }
-  layer_places_.assign(layer_windows.size(), {-1, 0, 0});
+}
+
+// Fills pages with the layers of a group, in order, and returns how many pages that takes. places: null, or where each layer's goes.
+int64_t KvGroups::FillPages(const KvGroup& group, int64_t page_bytes, std::vector<LayerPlace>* places) const {
+  int64_t page = 0;
+  int64_t end = 0;  // of what the page holds
+  for (const int layer : group.layers) {
+    const int64_t bytes = LayerBytes(static_cast<size_t>(layer), block_size_);
+    if (end + bytes > page_bytes) {
+      ++page;
+      end = 0;
+    }
+    if (places != nullptr) {
+      LayerPlace& place = (*places)[static_cast<size_t>(layer)];
+      place.page_index = static_cast<int32_t>(page);
+      place.offset = end;
+    }
+    end += bytes;
+  }
+  return page + 1;
+}
+
+// Of the sizes of a page that some first layers of a group fill, the one that wastes the least of a block of all groups; of equal ones the
+// largest. A layer is never cut.
+void KvGroups::PlaceLayers() {
   // Sequences of a model without attention have blocks, too, by which the prefix tree knows them.
   if (groups_.empty()) {
     groups_.emplace_back();
     page_bytes_ = kNoKvPageBytes;
     return;
   }
-  // The number of layers in a page divides the number of layers of every group, so a group's block is a whole number of pages.
-  int64_t layers_per_page = 0;
-  for (int64_t count : num_layers) layers_per_page = std::gcd(layers_per_page, count);
-  page_bytes_ = layers_per_page * layer_bytes + (draft_is_layer ? 0 : DraftBytes(block_size_));
-  for (size_t g = 0; g < groups_.size(); ++g) {
-    groups_[g].pages_per_block = std::max(1, static_cast<int32_t>(num_layers[g] / layers_per_page));
-    for (size_t i = 0; i < groups_[g].layers.size(); ++i) {
-      const auto index = static_cast<int64_t>(i);
-      const bool at_end = index >= num_layers[g];
-      layer_places_[static_cast<size_t>(groups_[g].layers[i])] = {static_cast<int>(g),
-                                                                  at_end ? 0 : static_cast<int32_t>(index / layers_per_page),
-                                                                  (at_end ? layers_per_page : index % layers_per_page) * layer_bytes};
+  int64_t held = 0;
+  int64_t largest = 0;
+  std::vector<int64_t> sizes;
+  for (const KvGroup& group : groups_) {
+    int64_t size = 0;
+    for (const int layer : group.layers) {
+      const int64_t bytes = LayerBytes(static_cast<size_t>(layer), block_size_);
+      largest = std::max(largest, bytes);
+      sizes.push_back(size += bytes);
     }
+    held += size;
+  }
+  std::ranges::sort(sizes);
+  for (const int64_t size : sizes) {
+    if (size < largest || size == page_bytes_) continue;
+    int64_t pages = 0;
+    for (const KvGroup& group : groups_) pages += FillPages(group, size, nullptr);
+    const int64_t wasted = pages * size - held;
+    if (page_bytes_ > 0 && wasted > wasted_block_bytes_) continue;
+    page_bytes_ = size;
+    wasted_block_bytes_ = wasted;
+  }
+  for (KvGroup& group : groups_) group.pages_per_block = static_cast<int32_t>(FillPages(group, page_bytes_, &layer_places_));
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    if (layers_[i].donor >= 0) layer_places_[i] = layer_places_[static_cast<size_t>(layers_[i].donor)];
   }
 }
 
 KvView KvGroups::View(int layer, uint8_t* arena) const {
   const LayerPlace& place = layer_places_[static_cast<size_t>(layer)];
-  const bool is_draft = has_draft() && layer == draft_layer();
+  const KvLayer& shape = layers_[static_cast<size_t>(layer)];
   return {.base = arena,
           .page_bytes = page_bytes_,
           .layer_offset = place.offset,
           .page_index = place.page_index,
           .pages_per_block = groups_[static_cast<size_t>(place.group)].pages_per_block,
           .block_size = static_cast<int32_t>(block_size_),
-          .num_kv_heads = static_cast<int32_t>(is_draft ? draft_.num_kv_heads : num_kv_heads_),
-          .head_dim = static_cast<int32_t>(is_draft ? draft_.head_dim : head_dim_),
+          .num_kv_heads = static_cast<int32_t>(shape.num_kv_heads),
+          .head_dim = static_cast<int32_t>(shape.head_dim),
           .type = type_,
           .group = place.group};
 }
@@ -114,9 +155,9 @@ int64_t KvGroups::FirstVisibleBlock(const KvGroup& group, int64_t num_tokens) co
 }
 
 int64_t KvGroups::BytesPerToken() const {
-  const auto num_places = std::ranges::count_if(layer_places_, [](const LayerPlace& place) { return place.group >= 0; });
-  const int64_t num_layers = num_places - (has_draft() ? 1 : 0);
-  return KvLayerBlockBytes(1, num_kv_heads_, head_dim_, type_) * num_layers + DraftBytes(1);
+  int64_t bytes = 0;
+  for (size_t i = 0; i < layers_.size(); ++i) bytes += layers_[i].donor < 0 ? LayerBytes(i, 1) : 0;
+  return bytes;
 }
 
 }  // namespace llmi

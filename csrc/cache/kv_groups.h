@@ -1,5 +1,5 @@
-// How layers share block tables. Layers with the same window form a KV group; a sequence has one block table
-// per group. All groups take pages of one size from one pool, so memory moves freely between them.
+// How layers share block tables. Layers with the same window, KV heads and head size form a KV group; a sequence has one block table per
+// group. All groups take pages of one size from one pool, so memory moves freely between them.
 #pragma once
 
 #include <cstddef>
@@ -24,26 +24,37 @@ struct DraftKvShape {
 // The window of a layer that keeps no K and V.
 constexpr int64_t kNoKv = -1;
 
+// The K and V that a layer keeps of each token.
+struct KvLayer {
+  int64_t window = 0;  // number of tokens that stay visible; 0: all; kNoKv: it keeps none, and has no heads
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;  // a multiple of 16
+  int donor = -1;        // it keeps none, and reads those of this layer before it; -1: it has its own
+};
+// One of each window, alike in all else.
+std::vector<KvLayer> KvLayers(const std::vector<int64_t>& windows, int64_t num_kv_heads, int64_t head_dim);
+
 struct KvGroup {
   int64_t window = 0;           // number of tokens that stay visible; 0: all
-  std::vector<int> layers;      // model layers, in order
+  std::vector<int> layers;      // model layers that keep K and V, in order
   int32_t pages_per_block = 1;  // pages that one logical block of this group takes
 };
 
 class KvGroups {
  public:
-  // layer_windows [num_layers]; kNoKv: the layer is in no group. Each other layer has num_kv_heads heads of head_dim elements. block_size:
-  // a multiple of 16. draft: it has a place in each block of the group without a window, as one more layer, draft_layer().
-  KvGroups(const std::vector<int64_t>& layer_windows, int64_t num_kv_heads, int64_t head_dim, KvType type, int64_t block_size,
-           DraftKvShape draft = {});
+  // block_size: a multiple of 16. draft: it has a place in each block of the first group without a window, as one more layer,
+  // draft_layer().
+  KvGroups(const std::vector<KvLayer>& layers, KvType type, int64_t block_size, DraftKvShape draft = {});
 
   const std::vector<KvGroup>& groups() const { return groups_; }
   int64_t block_size() const { return block_size_; }
   int64_t page_bytes() const { return page_bytes_; }
   int64_t pages_per_block() const;  // pages of one logical block in all groups together
   int group_of_layer(int layer) const { return layer_places_[static_cast<size_t>(layer)].group; }
-  bool has_draft() const { return draft_.num_kv_heads > 0; }
-  int draft_layer() const { return static_cast<int>(layer_places_.size()) - 1; }
+  bool has_draft() const { return has_draft_; }
+  int draft_layer() const { return static_cast<int>(layers_.size()) - 1; }
+  // The share of a block of all groups that holds nothing, since a page holds whole layers.
+  double WastedShare() const { return static_cast<double>(wasted_block_bytes_) / static_cast<double>(page_bytes_ * pages_per_block()); }
 
   // The part of the cache that belongs to `layer`, in an arena of pages.
   KvView View(int layer, uint8_t* arena) const;
@@ -57,6 +68,8 @@ class KvGroups {
 
   // The KV bytes that one more token takes while the sequence is shorter than every window.
   int64_t BytesPerToken() const;
+  // The bytes that a layer reads of a token: its own, or its donor's.
+  int64_t ReadBytes(int layer) const { return LayerBytes(static_cast<size_t>(layer), 1); }
 
   // The drafter's part of num_slots slots; 0 without one.
   int64_t DraftBytes(int64_t num_slots) const;
@@ -67,16 +80,19 @@ class KvGroups {
     int32_t page_index;
     int64_t offset;
   };
-  void PlaceLayers(const std::vector<int64_t>& layer_windows);
+  int64_t LayerBytes(size_t layer, int64_t num_slots) const;
+  void MakeGroups();
+  int64_t FillPages(const KvGroup& group, int64_t page_bytes, std::vector<LayerPlace>* places) const;
+  void PlaceLayers();
 
+  std::vector<KvLayer> layers_;  // the drafter's is the last
   std::vector<KvGroup> groups_;
-  std::vector<LayerPlace> layer_places_;  // the drafter's is the last
-  int64_t num_kv_heads_;
-  int64_t head_dim_;
+  std::vector<LayerPlace> layer_places_;
+  bool has_draft_;
   KvType type_;
   int64_t block_size_;
-  int64_t page_bytes_;
-  DraftKvShape draft_;
+  int64_t page_bytes_ = 0;
+  int64_t wasted_block_bytes_ = 0;
 };
 
 }  // namespace llmi

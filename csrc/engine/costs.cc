@@ -33,7 +33,9 @@ WeightCounts CountWeights(const ModelSpec& spec) {
   const auto hidden = static_cast<double>(spec.hidden_size);
   WeightCounts counts = {.all = hidden * static_cast<double>(spec.vocab_size)};
   for (const LayerSpec& layer : spec.layers) {
-    const int64_t heads = layer.has_attention() ? 2 * (spec.num_heads + spec.num_kv_heads) * spec.head_dim : 0;
+    const AttentionSpec& attention = layer.attention;
+    const int64_t num_keys = attention.kv_donor < 0 ? attention.num_kv_heads : 0;
+    const int64_t heads = layer.has_attention() ? 2 * (attention.num_heads + num_keys) * attention.head_dim : 0;
     counts.all += hidden * static_cast<double>(heads + MixerProjectedSize(spec, layer) + MixerOutputSize(spec, layer));
     counts.all += CountOf(layer.mlp, spec.hidden_size);
     const double experts = static_cast<double>(layer.moe.num_used) * CountOf(layer.moe.expert, spec.hidden_size);

@@ -67,7 +67,8 @@ OpenedEngine::OpenedEngine(const ModelFiles& files, const EngineOptions& options
                                      [](const LayerSpec& layer) { return layer.mlp.size % 2 == 0 && layer.moe.expert.size % 2 == 0; });
   if (options.eagle.files != nullptr) {
     const ModelSpec eagle = ParseSpec(options.eagle.spec, options.eagle.files->path());
-    config_.draft_kv = {eagle.num_kv_heads, eagle.padded_head_dim()};
+    const AttentionSpec& attention = eagle.layers[0].attention;
+    config_.draft_kv = {attention.num_kv_heads, attention.padded_head_dim()};
   }
   CheckArgument(!context_.bf16_dots || has_pairs, "linear_dtype = 'bf16' takes columns in pairs, and this model has an odd number");
   Load(files, options, std::move(whole), dropped);
@@ -141,6 +142,7 @@ void OpenedEngine::Describe() {
   info_.num_state_slots = config_.states.num_slots;
   info_.state_pool_bytes = static_cast<int64_t>(config_.states.num_bytes());
   info_.kv_bytes_per_token = groups.BytesPerToken();
+  info_.kv_wasted_share = groups.WastedShare();
   info_.draft_kv_bytes = groups.DraftBytes(groups.block_size()) * (config_.num_pages / groups.pages_per_block());
 }
 

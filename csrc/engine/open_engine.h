@@ -36,6 +36,7 @@ struct EngineInfo {
   int64_t num_state_slots = 0;   // versions that the pool holds
   int64_t state_pool_bytes = 0;  // with the logs of inputs
   int64_t kv_bytes_per_token = 0;
+  double kv_wasted_share = 0;  // of pages, which hold whole layers
 };
 
 // A loaded model, and its engine from Start on. Owns the device and everything in the device's memory.

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/errors.h"
+#include "model/kv_layers.h"
 #include "model/mixer.h"
 #include "speculative/draft.h"
 
@@ -51,9 +52,7 @@ StateSizes StatesWithin(const ModelSpec& model, int64_t max_num_seqs, int64_t by
 }  // namespace
 
 KvGroups GroupsOf(const ModelSpec& model, const EngineConfig& config) {
-  std::vector<int64_t> windows;
-  for (const LayerSpec& layer : model.layers) windows.push_back(layer.has_attention() ? layer.attention.window : kNoKv);
-  return {windows, model.num_kv_heads, model.padded_head_dim(), config.kv_type, config.block_size, config.draft_kv};
+  return {KvLayersOf(model), config.kv_type, config.block_size, config.draft_kv};
 }
 
 // A sequence writes one version while it or the prefix cache holds another; one that is driven by hand, or forked, holds a few. Each

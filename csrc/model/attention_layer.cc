@@ -12,11 +12,11 @@ namespace llmi {
 namespace {
 
 ProjectedHeads Places(const LayerPass& pass, const AttentionSpec& attention, HeadKinds kinds) {
-  const int64_t head_dim = pass.spec.padded_head_dim();
-  const int64_t num_queries = kinds == HeadKinds::kKeysAndValues ? 0 : pass.spec.num_heads;
-  const int64_t num_keys = kinds == HeadKinds::kQueries ? 0 : pass.spec.num_kv_heads;
+  const int64_t head_dim = attention.padded_head_dim();
+  const int64_t num_queries = kinds == HeadKinds::kKeysAndValues ? 0 : attention.num_heads;
+  const int64_t num_keys = kinds == HeadKinds::kQueries ? 0 : attention.num_kv_heads;
   const int64_t num_heads = num_queries + 2 * num_keys;
-  const int64_t stride = num_heads * head_dim + (num_queries > 0 ? GateSize(pass.spec, attention) : 0);
+  const int64_t stride = num_heads * head_dim + (num_queries > 0 ? GateSize(attention) : 0);
   float* heads = Floats(pass.context, pass.workspace.projected, pass.num_rows * stride);
   float* keys = heads + num_queries * head_dim;
   return {num_queries, num_keys, heads, keys, keys + num_keys * head_dim, heads + num_heads * head_dim, stride};
@@ -24,29 +24,44 @@ ProjectedHeads Places(const LayerPass& pass, const AttentionSpec& attention, Hea
 
 std::vector<LinearPart> HeadParts(HeadKinds kinds, const LinearWeights& query, const LinearWeights& key, const LinearWeights& value,
                                   const LinearWeights* gate) {
+  if (kinds != HeadKinds::kQueries && value.matrix.num_bytes() == 0) {  // the value is the key
+    return kinds == HeadKinds::kAll ? PartsOf({&query, &key}) : PartsOf({&key});
+  }
   if (kinds == HeadKinds::kKeysAndValues) return PartsOf({&key, &value});
   if (kinds == HeadKinds::kQueries) return gate == nullptr ? PartsOf({&query}) : PartsOf({&query, gate});
   return gate == nullptr ? PartsOf({&query, &key, &value}) : PartsOf({&query, &key, &value, gate});
 }
 
 // Of query or key heads. size 0: there is none.
-NormArgs HeadNorm(const LayerPass& pass, const HeadNormsSpec& norms, const PlacedNorm& norm, float* heads, int64_t num_heads,
+NormArgs HeadNorm(const LayerPass& pass, const AttentionSpec& attention, const PlacedNorm& norm, float* heads, int64_t num_heads,
                   int64_t stride) {
   if (!norm.spec.present || num_heads == 0) return {};
+  const HeadNormsSpec& norms = attention.norms;
   const bool by_head = norms.span == HeadNormSpan::kHead;
-  NormArgs args =
-      RowNorm(norm.spec, norm.weights, heads, heads, pass.num_rows, by_head ? pass.spec.head_dim : num_heads * pass.spec.head_dim);
+  const int64_t size = (by_head ? 1 : num_heads) * attention.head_dim;
+  NormArgs args = RowNorm(norm.spec, norm.weights, heads, heads, pass.num_rows, size);
   args.x_stride = stride;
   args.out_stride = stride;
   args.num_groups = by_head ? num_heads : 1;
-  args.group_stride = by_head ? pass.spec.padded_head_dim() : 0;
+  args.group_stride = by_head ? attention.padded_head_dim() : 0;
   args.own_weights = norms.own_weights;
   return args;
 }
 
+// Of values, each head by itself.
+void NormValues(const LayerPass& pass, const AttentionSpec& attention, const LayerWeights& weights, const ProjectedHeads& heads) {
+  if (!attention.norms.value.present || heads.num_keys == 0) return;
+  const float* from = attention.value_is_key ? heads.keys : heads.values;
+  NormArgs args = RowNorm(attention.norms.value, weights.value_norm, from, heads.values, pass.num_rows, attention.head_dim);
+  args.x_stride = heads.stride;
+  args.out_stride = heads.stride;
+  args.num_groups = heads.num_keys;
+  args.group_stride = attention.padded_head_dim();
+  Norm(pass.context, args);
+}
+
 // The heads without their padding.
-float* Packed(const LayerPass& pass, float* attended) {
-  const ModelSpec& spec = pass.spec;
+float* Packed(const LayerPass& pass, const AttentionSpec& spec, float* attended) {
   if (spec.padded_head_dim() == spec.head_dim) return attended;
   float* packed = Floats(pass.context, pass.workspace.packed, pass.num_rows * spec.num_heads * spec.head_dim);
   PackHeads(pass.context, attended, pass.num_rows, spec.num_heads, spec.padded_head_dim(), spec.head_dim, packed);
@@ -82,30 +97,32 @@ ProjectedHeads ProjectHeads(const LayerPass& pass, int64_t layer, const LayerWei
   }
   if (attention.clip > 0) {
     ClipRows(pass.context, heads.queries, heads.stride, pass.num_rows,
-             (heads.num_queries + 2 * heads.num_keys) * pass.spec.padded_head_dim(), static_cast<float>(attention.clip));
+             (heads.num_queries + 2 * heads.num_keys) * attention.padded_head_dim(), static_cast<float>(attention.clip));
   }
+  NormValues(pass, attention, weights, heads);
   return heads;
 }
 
 HeadSteps StepsOf(const LayerPass& pass, int64_t layer, const LayerWeights& weights, const ProjectedHeads& heads) {
   const AttentionSpec& attention = pass.spec.layers[static_cast<size_t>(layer)].attention;
   const HeadNormsSpec& norms = attention.norms;
-  const int64_t head_dim = pass.spec.padded_head_dim();
-  HeadSteps steps = {.query_norm = HeadNorm(pass, norms, {norms.query, weights.query_norm}, heads.queries, heads.num_queries, heads.stride),
-                     .key_norm = HeadNorm(pass, norms, {norms.key, weights.key_norm}, heads.keys, heads.num_keys, heads.stride),
-                     .norms_after_rope = norms.after_rope,
-                     .query_factors = heads.num_queries > 0 ? pass.positions.query_factors(layer) : nullptr,
-                     .queries = heads.queries,
-                     .query_size = heads.num_queries * head_dim,
-                     .stride = heads.stride,
-                     .num_rows = pass.num_rows};
+  const int64_t head_dim = attention.padded_head_dim();
+  HeadSteps steps = {
+      .query_norm = HeadNorm(pass, attention, {norms.query, weights.query_norm}, heads.queries, heads.num_queries, heads.stride),
+      .key_norm = HeadNorm(pass, attention, {norms.key, weights.key_norm}, heads.keys, heads.num_keys, heads.stride),
+      .norms_after_rope = norms.after_rope,
+      .query_factors = heads.num_queries > 0 ? pass.positions.query_factors(layer) : nullptr,
+      .queries = heads.queries,
+      .query_size = heads.num_queries * head_dim,
+      .stride = heads.stride,
+      .num_rows = pass.num_rows};
   if (attention.rope < 0) return steps;
   // Query and key heads are next to each other, so one call rotates both.
   steps.rope = {.x = heads.queries,
                 .x_stride = heads.stride,
                 .num_rows = pass.num_rows,
                 .num_heads = heads.num_queries + heads.num_keys,
-                .head_dim = pass.spec.head_dim,
+                .head_dim = attention.head_dim,
                 .head_stride = head_dim,
                 .rotary_dim = pass.positions.rotary_dim(attention.rope),
                 .cosine = pass.positions.cosine(attention.rope),
@@ -113,8 +130,9 @@ HeadSteps StepsOf(const LayerPass& pass, int64_t layer, const LayerWeights& weig
   return steps;
 }
 
-float* Attended(const LayerPass& pass) {
-  return Floats(pass.context, pass.workspace.attended, pass.num_rows * pass.spec.num_heads * pass.spec.padded_head_dim());
+float* Attended(const LayerPass& pass, int64_t layer) {
+  const AttentionSpec& attention = pass.spec.layers[static_cast<size_t>(layer)].attention;
+  return Floats(pass.context, pass.workspace.attended, pass.num_rows * attention.query_size());
 }
 
 AttentionArgs AttentionOf(const LayerPass& pass, int64_t layer, const LayerWeights& weights, const ProjectedHeads& heads, const KvView& kv,
@@ -126,14 +144,14 @@ AttentionArgs AttentionOf(const LayerPass& pass, int64_t layer, const LayerWeigh
           .positions = nullptr,
           .q = heads.queries,
           .q_stride = heads.stride,
-          .num_heads = pass.spec.num_heads,
+          .num_heads = attention.num_heads,
           .scale = static_cast<float>(attention.scale),
           .soft_cap = static_cast<float>(attention.soft_cap),
           .window = attention.window,
           .sinks = weights.sinks.data(),
           .linear_biases = weights.linear_biases.data(),
           .out = out,
-          .out_stride = pass.spec.num_heads * pass.spec.padded_head_dim()};
+          .out_stride = attention.query_size()};
 }
 
 namespace {
@@ -145,8 +163,8 @@ GateArgs GateOf(const LayerPass& pass, const AttentionSpec& attention, const Pro
           .gate_stride = heads.stride,
           .per_head = attention.gate_kind == GateKind::kHead,
           .num_rows = pass.num_rows,
-          .num_heads = pass.spec.num_heads,
-          .head_dim = pass.spec.padded_head_dim()};
+          .num_heads = attention.num_heads,
+          .head_dim = attention.padded_head_dim()};
 }
 
 LinearInput OutputInput(const LayerPass& pass, const LayerWeights& weights) {
@@ -154,18 +172,18 @@ LinearInput OutputInput(const LayerPass& pass, const LayerWeights& weights) {
 }
 
 // Whether the output projection reads gated rows as they are, and not their norm, or heads without their padding.
-bool ReadsAttended(const LayerPass& pass, int64_t layer) {
-  return pass.spec.padded_head_dim() == pass.spec.head_dim && !pass.spec.layers[static_cast<size_t>(layer)].attention.output_norm.present;
+bool ReadsAttended(const AttentionSpec& attention) {
+  return attention.padded_head_dim() == attention.head_dim && !attention.output_norm.present;
 }
 
 // Of rows that are gated. has_input: they have their forms.
 void AddGated(const LayerPass& pass, int64_t layer, const LayerWeights& weights, float* attended, const LinearInput& input,
               bool has_input) {
   const LayerSpec& spec = pass.spec.layers[static_cast<size_t>(layer)];
-  float* values = Packed(pass, attended);
+  float* values = Packed(pass, spec.attention, attended);
   if (!has_input) {
     const PlacedNorm norm{spec.attention.output_norm, weights.attention_output_norm};
-    NormedInput(pass.context, norm, values, values, pass.num_rows, pass.spec.num_heads * pass.spec.head_dim, input);
+    NormedInput(pass.context, norm, values, values, pass.num_rows, spec.attention.num_heads * spec.attention.head_dim, input);
   }
   AddToStream(pass, {.rows = {0, pass.num_rows},
                      .layer = weights.attention_output,
@@ -185,25 +203,27 @@ void AddAttention(const LayerPass& pass, int64_t layer, const LayerWeights& weig
 
 void AttentionLayer(const LayerPass& pass, int64_t layer, const LayerWeights& weights, float* normed_at, const LayerCache& cache,
                     ForwardResult* result) {
-  const ProjectedHeads heads = ProjectHeads(pass, layer, weights, normed_at, HeadKinds::kAll);
-  float* attended = Attended(pass);
+  const AttentionSpec& attention = pass.spec.layers[static_cast<size_t>(layer)].attention;
+  const HeadKinds kinds = attention.kv_donor < 0 ? HeadKinds::kAll : HeadKinds::kQueries;
+  const ProjectedHeads heads = ProjectHeads(pass, layer, weights, normed_at, kinds);
+  float* attended = Attended(pass, layer);
   AttentionArgs args = AttentionOf(pass, layer, weights, heads, cache.kv, attended);
   args.segments = cache.segments;
   args.num_segments = cache.num_segments;
   args.positions = cache.batch.positions.data();
   const LinearInput input = OutputInput(pass, weights);
-  const bool reads_attended = ReadsAttended(pass, layer);
+  const bool reads_attended = ReadsAttended(attention);
   const std::vector<int>& wanted = cache.batch.attention_layers;
   AttendStep(pass.context, {.heads = StepsOf(pass, layer, weights, heads),
                             .keeps_queries = std::ranges::find(wanted, static_cast<int>(layer) + 1) != wanted.end(),
                             .written = {.kv = cache.kv,
                                         .segments = cache.segments,
                                         .num_segments = cache.num_segments,
-                                        .k = heads.keys,
+                                        .k = heads.num_keys > 0 ? heads.keys : nullptr,
                                         .v = heads.values,
                                         .stride = heads.stride},
                             .attention = args,
-                            .gate = GateOf(pass, pass.spec.layers[static_cast<size_t>(layer)].attention, heads, attended),
+                            .gate = GateOf(pass, attention, heads, attended),
                             .output = reads_attended ? input : LinearInput{}});
   for (size_t i = 0; i < wanted.size(); ++i) {
     if (wanted[i] != layer + 1) continue;

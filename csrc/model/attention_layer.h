@@ -48,8 +48,8 @@ HeadSteps StepsOf(const LayerPass& pass, int64_t layer, const LayerWeights& weig
 // The arguments of the layer's attention but for segments and positions, which differ for who runs it. out [num_rows, heads].
 AttentionArgs AttentionOf(const LayerPass& pass, int64_t layer, const LayerWeights& weights, const ProjectedHeads& heads, const KvView& kv,
                           float* out);
-// Where attention stores its rows [num_rows, num_heads * padded_head_dim], in the pass's workspace.
-float* Attended(const LayerPass& pass);
+// Where attention of the layer stores its rows [num_rows, AttentionSpec::query_size()], in the pass's workspace.
+float* Attended(const LayerPass& pass, int64_t layer);
 // Adds what the output projection makes of gated attended rows to the residual stream.
 void AddAttention(const LayerPass& pass, int64_t layer, const LayerWeights& weights, const ProjectedHeads& heads, float* attended);
 

@@ -8,6 +8,7 @@
 #include "kernels/ops/row_ops.h"
 #include "model/attention_layer.h"
 #include "model/expert_layer.h"
+#include "model/layer_input.h"
 #include "model/mixer.h"
 #include "model/mlp_layer.h"
 
@@ -52,12 +53,7 @@ int64_t Decoder::PaddedRows(int64_t num_rows) {
 }
 
 Decoder::Decoder(ModelSpec spec, ModelWeights weights)
-    : spec_(std::move(spec)),
-      weights_(std::move(weights)),
-      work_(weights_, spec_.num_heads * spec_.head_dim),
-      states_(spec_),
-      expert_use_(spec_),
-      positions_(spec_) {}
+    : spec_(std::move(spec)), weights_(std::move(weights)), work_(weights_, spec_), states_(spec_), expert_use_(spec_), positions_(spec_) {}
 
 void Decoder::Reserve(const KernelContext& context, int64_t num_rows, int64_t num_logits_rows) {
   workspace_.Reserve(context, spec_, num_rows, num_logits_rows);
@@ -147,6 +143,9 @@ void Decoder::BeginStream(const LayerPass& pass, const PassIds& ids) const {
   if (embedding.norm.present) {
     Norm(pass.context, RowNorm(embedding.norm, weights_.embedding_norm, pass.x, pass.x, pass.num_rows, spec_.hidden_size));
   }
+  if (spec_.layer_embedding.size == 0) return;
+  embed(weights_.layer_embedding, ids.token_ids, ids.there.token_ids, spec_.layer_embedding.scale, pass.layer_rows);
+  ProjectLayerRows(pass, weights_);
 }
 
 void Decoder::RunLayer(const LayerPass& pass, KvCache& cache, const ForwardBatch& batch, int64_t layer, ForwardResult* result) {
@@ -166,6 +165,8 @@ void Decoder::RunLayer(const LayerPass& pass, KvCache& cache, const ForwardBatch
   } else {
     MlpLayer(pass, spec, weights);
   }
+  if (spec.input.present) AddLayerInput(pass, spec.input, weights);
+  if (!spec.output_scale.name.empty()) Scale(pass.context, pass.x, pass.num_rows * spec_.hidden_size, weights.output_scale);
   Steer(pass, batch, layer + 1);
   Tap(pass, batch, layer + 1, result);
   Keep(pass, batch, static_cast<int>(layer) + 1);

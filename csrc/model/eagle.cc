@@ -156,7 +156,7 @@ void EagleDecoder::RunQueries(const KernelContext& context, const KvView& kv, co
   if (is_eagle3()) gather(embedded_, run_embedded_);
   const LayerPass pass = Begin(context, positions, x);
   const ProjectedHeads heads = Project(pass, HeadKinds::kQueries, run_embedded_);
-  float* attended = Attended(pass);
+  float* attended = Attended(pass, 0);
   Attend(pass, kv, rows, heads, attended);
   AddAttention(pass, 0, weights, heads, attended);
   MlpLayer(pass, spec_.layers[0], weights);

@@ -186,7 +186,7 @@ class EagleLoader {
     const std::pair<LinearWeights*, const LinearSpec*> halves[] = {
         {&weights->query, &attention.query}, {&weights->key, &attention.key}, {&weights->value, &attention.value}};
     for (const auto& [to, from] : halves) {
-      const int64_t heads = to == &weights->query ? spec_.num_heads : spec_.num_kv_heads;
+      const int64_t heads = to == &weights->query ? attention.num_heads : attention.num_kv_heads;
       *to = Heads(from->weight, heads);
     }
     if (file.head.empty()) return;
@@ -219,12 +219,13 @@ class EagleLoader {
 
   // The columns of a projection that read the embedding: rows of heads, filled up with rows of zeros.
   LinearWeights Heads(const TensorBinding& binding, int64_t num_heads) {
+    const AttentionSpec& attention = spec_.layers[0].attention;
     TensorSlot slot;
     slot.binding = binding;
-    slot.num_rows = num_heads * spec_.head_dim;
+    slot.num_rows = num_heads * attention.head_dim;
     slot.num_cols = spec_.hidden_size;
-    slot.head_rows = spec_.head_dim;
-    slot.padded_head_rows = spec_.padded_head_dim();
+    slot.head_rows = attention.head_dim;
+    slot.padded_head_rows = attention.padded_head_dim();
     const std::vector<uint64_t> shape = {static_cast<uint64_t>(slot.num_rows), static_cast<uint64_t>(slot.num_cols)};
     const TensorView& view = FoundTensor(path_, tensors_, binding.name + kOfEmbedding, shape);
     const RowMap rows = {slot.packed_rows(), [&](int64_t row) { return slot.FileRow(row); }};

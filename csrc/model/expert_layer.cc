@@ -41,6 +41,7 @@ Routed RouteRows(const LayerPass& pass, const MoeSpec& moe, const LayerWeights& 
                        .num_rows = num_rows,
                        .logits = logits,
                        .choice_bias = weights.choice_bias.data(),
+                       .expert_scales = weights.expert_scales.data(),
                        .experts = integers,
                        .weights = chosen_weights});
   const ExpertPairs pairs = {.num_experts = moe.num_experts,
@@ -91,14 +92,17 @@ void MixExperts(const LayerPass& pass, const MoeSpec& moe, const MlpWeights& wei
 }
 
 // Adds the shared expert of the rows to `mixed`. gates: [rows], scratch.
-void AddShared(const LayerPass& pass, const MlpSpec& mlp, const LayerWeights& weights, const MlpInput& input, const RowRange& rows,
-               float* gates, float* mixed) {
+void AddShared(const LayerPass& pass, int64_t layer, const LayerWeights& weights, const MlpInput& input, const RowRange& rows, float* gates,
+               float* mixed) {
   const int64_t hidden = pass.spec.hidden_size;
   const bool has_gate = weights.shared_gate.matrix.num_bytes() > 0;
   if (has_gate) FloatLinear(pass, weights.shared_gate, input.x, rows.count, gates);
-  const MlpInner inner = InnerRows(pass, mlp, weights.mlp, input, rows.count);
+  const MlpInner inner = InnerRows(pass, pass.spec.layers[static_cast<size_t>(layer)].mlp, weights.mlp, input, rows.count);
   float* out = pass.normed + rows.begin * hidden;  // the MLP's input, which is not needed any more
   Linear(pass.context, ArgsOf(PartsOf({&weights.mlp.down}), inner.values, inner.forms, rows.count, out, hidden, false));
+  if (const NormSpec& norm = pass.spec.layers[static_cast<size_t>(layer)].moe.shared_post_norm; norm.present) {
+    Norm(pass.context, RowNorm(norm, weights.post_shared_norm, out, out, rows.count, hidden));
+  }
   AddGated(pass.context, out, has_gate ? gates : nullptr, rows.count, hidden, mixed);
 }
 
@@ -110,15 +114,27 @@ void ExpertLayer(const LayerPass& pass, int64_t layer, const LayerWeights& weigh
   for (int64_t begin = 0; begin < pass.num_rows; begin += kMlpRows) {
     const RowRange rows{begin, std::min(kMlpRows, pass.num_rows - begin)};
     const PackedMatrix& gate = FirstMatrix(moe.expert, weights.experts);
+    const int64_t hidden = pass.spec.hidden_size;
+    float* mixed = Floats(pass.context, pass.workspace.mixed, rows.count * hidden);
     const MlpInput input =
-        ReadMlpRows(pass, spec, weights, rows, {&gate, &weights.experts.up.matrix, &weights.mlp.gate.matrix, &weights.mlp.up.matrix});
-    const Routed routed = RouteRows(pass, moe, weights, input.x, rows.count);
+        moe.norm.present
+            ? ReadNormedRows(pass, {moe.norm, weights.expert_norm}, rows, {&gate, &weights.experts.up.matrix})
+            : ReadMlpRows(pass, spec, weights, rows, {&gate, &weights.experts.up.matrix, &weights.mlp.gate.matrix, &weights.mlp.up.matrix});
+    if (moe.router.norm.present) {
+      Norm(pass.context, RowNorm(moe.router.norm, weights.router_norm, pass.x + rows.begin * hidden, mixed, rows.count, hidden));
+    }
+    const Routed routed = RouteRows(pass, moe, weights, moe.router.norm.present ? mixed : input.x, rows.count);
     if (pass.context.device == nullptr) use->Count(layer, rows.begin, routed.pairs);
-    float* mixed = Floats(pass.context, pass.workspace.mixed, rows.count * pass.spec.hidden_size);
     MixExperts(pass, moe, weights.experts, routed, input, mixed);
+    if (moe.post_norm.present) {
+      Norm(pass.context, RowNorm(moe.post_norm, weights.post_expert_norm, mixed, mixed, rows.count, hidden));
+    }
     if (spec.mlp.size > 0) {
       float* gates = pass.workspace.router.as<float>() + rows.count * (moe.num_experts + moe.num_used);
-      AddShared(pass, spec.mlp, weights, input, rows, gates, mixed);
+      const bool reads_apart = moe.norm.present;
+      AddShared(pass, layer, weights,
+                reads_apart ? ReadMlpRows(pass, spec, weights, rows, {&weights.mlp.gate.matrix, &weights.mlp.up.matrix}) : input, rows,
+                gates, mixed);
     }
     AddRowsToStream(pass, rows, mixed, {spec.post_mlp_norm, weights.post_mlp_norm}, spec.residual_scale);
   }

@@ -20,7 +20,8 @@ LayerPass BeginPass(const KernelContext& context, const ModelSpec& spec, const s
           .num_rows = num_rows,
           .x = x,
           .normed = Floats(context, workspace.normed, count),
-          .kept = keeps ? Floats(context, workspace.kept, count) : nullptr};
+          .kept = keeps ? Floats(context, workspace.kept, count) : nullptr,
+          .layer_rows = Floats(context, workspace.layer_rows, num_rows * spec.layer_embedding.num_places * spec.layer_embedding.size)};
 }
 
 LinearInput MakeInput(const KernelContext& context, int64_t num_rows, std::initializer_list<const PackedMatrix*> readers, bool fine,

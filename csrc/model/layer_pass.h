@@ -22,9 +22,10 @@ struct LayerPass {
   const PositionValues& positions;
   Workspace& workspace;
   int64_t num_rows;
-  float* x;       // residual stream [num_rows, hidden]
-  float* normed;  // [num_rows, hidden]
-  float* kept;    // [num_rows, hidden]; null: no layer is parallel
+  float* x;                     // residual stream [num_rows, hidden]
+  float* normed;                // [num_rows, hidden]
+  float* kept;                  // [num_rows, hidden]; null: no layer is parallel
+  float* layer_rows = nullptr;  // [num_rows, places * size]: embeddings for the layers
 };
 
 // A pass over rows at these positions, whose residual stream is x. Finds its buffers, and begins what depends on positions alone: the

@@ -115,6 +115,16 @@ void KeepLayers(const std::vector<int64_t>& layers, ModelSpec* spec) {
                   "layers");
     }
     kept.push_back(spec->layers[static_cast<size_t>(layers[i])]);
+    int& donor = kept.back().attention.kv_donor;
+    if (donor < 0) continue;
+    const auto found = std::ranges::find(layers, donor);
+    if (found == layers.end()) {
+      throw Error(
+          ErrorKind::kInvalidArgument,
+          "layers leaves out layer " + std::to_string(donor) + ", whose keys and values layer " + std::to_string(layers[i]) + " reads",
+          "layers");
+    }
+    donor = static_cast<int>(found - layers.begin());
   }
   spec->layers = std::move(kept);
 }

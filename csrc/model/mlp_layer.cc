@@ -55,6 +55,14 @@ MlpInput ReadMlpRows(const LayerPass& pass, const LayerSpec& spec, const LayerWe
   return {input.x, input.forms};
 }
 
+MlpInput ReadNormedRows(const LayerPass& pass, const PlacedNorm& norm, const RowRange& rows,
+                        std::initializer_list<const PackedMatrix*> readers) {
+  const int64_t hidden = pass.spec.hidden_size;
+  const LinearInput forms = MakeInput(pass.context, rows.count, readers, false, pass.workspace.forms);
+  const float* x = pass.x + rows.begin * hidden;
+  return {NormedInput(pass.context, norm, x, pass.normed + rows.begin * hidden, rows.count, hidden, forms), forms};
+}
+
 MlpInner InnerRows(const LayerPass& pass, const MlpSpec& mlp, const MlpWeights& weights, const MlpInput& input, int64_t num_rows) {
   float* activated = Floats(pass.context, pass.workspace.activated, num_rows * mlp.size);
   const LinearInput forms = MakeInput(pass.context, num_rows, {&weights.down.matrix}, false, pass.workspace.activated_forms);

@@ -29,6 +29,9 @@ struct MlpInput {
 // Those rows of the layer, with the forms that the matrices `readers` need.
 MlpInput ReadMlpRows(const LayerPass& pass, const LayerSpec& spec, const LayerWeights& weights, const RowRange& rows,
                      std::initializer_list<const PackedMatrix*> readers);
+// The same of another norm of the stream, or of the stream itself.
+MlpInput ReadNormedRows(const LayerPass& pass, const PlacedNorm& norm, const RowRange& rows,
+                        std::initializer_list<const PackedMatrix*> readers);
 
 // What `down` reads.
 struct MlpInner {

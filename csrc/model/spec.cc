@@ -126,6 +126,7 @@ void ReadFields(SpecObject& object, TensorBinding* binding) {
   object.Read("name", &binding->name);
   object.Read("order", &binding->order);
   object.Read("transposed", &binding->transposed);
+  object.Read("times", &binding->times);
   object.Read("plus", &binding->plus);
 }
 
@@ -145,6 +146,7 @@ void ReadFields(SpecObject& object, NormSpec* norm) {
 void ReadFields(SpecObject& object, HeadNormsSpec* norms) {
   object.Read("query", &norms->query);
   object.Read("key", &norms->key);
+  object.Read("value", &norms->value);
   object.Read("span", &norms->span);
   object.Read("own_weights", &norms->own_weights);
   object.Read("after_rope", &norms->after_rope);
@@ -156,6 +158,11 @@ void ReadFields(SpecObject& object, QueryTemperatureSpec* temperature) {
 }
 
 void ReadFields(SpecObject& object, AttentionSpec* attention) {
+  object.Read("num_heads", &attention->num_heads);
+  object.Read("num_kv_heads", &attention->num_kv_heads);
+  object.Read("head_dim", &attention->head_dim);
+  object.Read("kv_donor", &attention->kv_donor);
+  object.Read("value_is_key", &attention->value_is_key);
   object.Read("query", &attention->query);
   object.Read("key", &attention->key);
   object.Read("value", &attention->value);
@@ -199,6 +206,7 @@ void ReadFields(SpecObject& object, MlpSpec* mlp) {
 }
 
 void ReadFields(SpecObject& object, RouterSpec* router) {
+  object.Read("norm", &router->norm);
   object.Read("linear", &router->linear);
   object.Read("score", &router->score);
   object.Read("choice_bias", &router->choice_bias);
@@ -210,6 +218,7 @@ void ReadFields(SpecObject& object, RouterSpec* router) {
   object.Read("sum_epsilon", &router->sum_epsilon);
   object.Read("factor", &router->factor);
   object.Read("mixer_threshold", &router->mixer_threshold);
+  object.Read("expert_scales", &router->expert_scales);
 }
 
 void ReadFields(SpecObject& object, MoeSpec* moe) {
@@ -218,6 +227,18 @@ void ReadFields(SpecObject& object, MoeSpec* moe) {
   object.Read("router", &moe->router);
   object.Read("expert", &moe->expert);
   object.Read("shared_gate", &moe->shared_gate);
+  object.Read("norm", &moe->norm);
+  object.Read("post_norm", &moe->post_norm);
+  object.Read("shared_post_norm", &moe->shared_post_norm);
+}
+
+void ReadFields(SpecObject& object, LayerInputSpec* input) {
+  object.Read("present", &input->present);
+  object.Read("place", &input->place);
+  object.Read("activation", &input->activation);
+  object.Read("gate", &input->gate);
+  object.Read("projection", &input->projection);
+  object.Read("norm", &input->norm);
 }
 
 void ReadFields(SpecObject& object, LayerSpec* layer) {
@@ -233,6 +254,8 @@ void ReadFields(SpecObject& object, LayerSpec* layer) {
   object.Read("short_conv", &layer->short_conv);
   object.Read("mlp", &layer->mlp);
   object.Read("moe", &layer->moe);
+  object.Read("input", &layer->input);
+  object.Read("output_scale", &layer->output_scale);
 }
 
 void ReadFields(SpecObject& object, RopeSpec* rope) {
@@ -260,6 +283,15 @@ void ReadFields(SpecObject& object, EmbeddingSpec* embedding) {
   object.Read("position_offset", &embedding->position_offset);
 }
 
+void ReadFields(SpecObject& object, LayerEmbeddingSpec* embedding) {
+  object.Read("size", &embedding->size);
+  object.Read("num_places", &embedding->num_places);
+  object.Read("weight", &embedding->weight);
+  object.Read("scale", &embedding->scale);
+  object.Read("projection", &embedding->projection);
+  object.Read("norm", &embedding->norm);
+}
+
 void ReadFields(SpecObject& object, HeadSpec* head) {
   object.Read("weight", &head->weight);
   object.Read("bias", &head->bias);
@@ -276,6 +308,7 @@ void ReadFields(SpecObject& object, ModelSpec* spec) {
   object.Read("vocab_size", &spec->vocab_size);
   object.Read("max_position", &spec->max_position);
   object.Read("embedding", &spec->embedding);
+  object.Read("layer_embedding", &spec->layer_embedding);
   object.Read("layers", &spec->layers);
   object.Read("final_norm", &spec->final_norm);
   object.Read("head", &spec->head);
@@ -304,6 +337,12 @@ ModelSpec ParseSpec(const std::string& json, const std::string& source) {
   SpecObject object(parsed, "", source);
   ReadFields(object, &spec);
   object.CheckAllRead();
+  for (LayerSpec& layer : spec.layers) {
+    AttentionSpec& attention = layer.attention;
+    if (attention.num_heads == 0) attention.num_heads = spec.num_heads;
+    if (attention.num_kv_heads == 0) attention.num_kv_heads = spec.num_kv_heads;
+    if (attention.head_dim == 0) attention.head_dim = spec.head_dim;
+  }
   spec.Validate(source);
   return spec;
 }

@@ -31,7 +31,8 @@ struct TensorBinding {
   std::string name;  // empty: the model has no such tensor
   RowOrder order;
   bool transposed = false;  // a matrix stored as [columns, rows]
-  double plus = 0.0;        // added to each element of a vector: 1 where the file stores weight - 1
+  double times = 1.0;       // each element of a vector is multiplied by it
+  double plus = 0.0;        // and added to: 1 where the file stores weight - 1
 };
 
 struct LinearSpec {
@@ -50,12 +51,13 @@ struct NormSpec {
 
 enum class HeadNormSpan : uint8_t { kHead, kProjection };
 
-// Norms of queries and keys. kHead: each head by itself, with one weight for all heads, or with own_weights one for each head: a tensor
-// [heads, head_dim], or tensors [head_dim] whose names have the head's number where the binding's has "{head}". kProjection: all heads as
-// one vector.
+// Norms of queries, keys and values; `value`'s is always of each head by itself. kHead: each head by itself, with one weight for all heads,
+// or with own_weights one for each head: a tensor [heads, head_dim], or tensors [head_dim] whose names have the head's number where the
+// binding's has "{head}". kProjection: all heads as one vector.
 struct HeadNormsSpec {
   NormSpec query;
   NormSpec key;
+  NormSpec value;
   HeadNormSpan span = HeadNormSpan::kHead;
   bool own_weights = false;
   bool after_rope = false;
@@ -70,7 +72,18 @@ struct QueryTemperatureSpec {
 // attention output * sigmoid(gate): kElement has num_heads * head_dim gates, kHead one for each head.
 enum class GateKind : uint8_t { kNone, kElement, kHead };
 
+// Its rows in the cache and in activations: filled up with zeros to a multiple of 16.
+inline int64_t PaddedHeadDim(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
+
 struct AttentionSpec {
+  // 0: those of the ModelSpec, which ParseSpec writes here.
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+  // The layer before this one whose keys and values it reads; -1: it has its own. It then has neither key nor value, nor a norm of keys.
+  int kv_donor = -1;
+  // The value is the projected key, before norms and rotation: there is no `value`, and norms.value is needed.
+  bool value_is_key = false;
   LinearSpec query, key, value, output;
   double clip = 0.0;  // queries, keys and values are no farther from 0, before norms and rotation; 0: no limit (OLMo)
   HeadNormsSpec norms;
@@ -84,6 +97,9 @@ struct AttentionSpec {
   QueryTemperatureSpec query_temperature;
   GateKind gate_kind = GateKind::kNone;
   LinearSpec gate;
+
+  int64_t padded_head_dim() const { return PaddedHeadDim(head_dim); }
+  int64_t query_size() const { return num_heads * padded_head_dim(); }
 };
 
 // A causal convolution of each channel over the last `length` rows.
@@ -114,6 +130,7 @@ struct MlpSpec {
 
 // Which experts a row uses, and with which weights (kernels/ops/route.h).
 struct RouterSpec {
+  NormSpec norm;      // of the stream; not present: it reads what the experts read
   LinearSpec linear;  // [num_experts, hidden]; multiplied in fp32, whatever the file stores
   RouterScore score = RouterScore::kSoftmax;
   TensorBinding choice_bias;  // [num_experts], for the choice alone
@@ -125,6 +142,7 @@ struct RouterSpec {
   double sum_epsilon = 0.0;
   double factor = 1.0;
   double mixer_threshold = 0.0;
+  TensorBinding expert_scales;  // [num_experts]: what the weight of each is multiplied by
 };
 
 // The experts of a layer, whose outputs are added in ascending order of their numbers, each times its weight; then comes the shared expert,
@@ -136,6 +154,20 @@ struct MoeSpec {
   RouterSpec router;
   MlpSpec expert;
   LinearSpec shared_gate;  // [1, hidden]; multiplied in fp32
+  // Of a layer whose experts stand beside its MLP (Gemma 4): they read this norm of the stream rather than mlp_norm.
+  NormSpec norm;
+  NormSpec post_norm;         // of the sum of the experts
+  NormSpec shared_post_norm;  // of what LayerSpec::mlp returns
+};
+
+// x += norm(projection(act(gate x) * e)), e the layer's values in ModelSpec::layer_embedding, at the end of a layer.
+struct LayerInputSpec {
+  bool present = false;
+  int64_t place = 0;  // of those values
+  Activation activation = Activation::kGeluTanh;
+  LinearSpec gate;        // [size, hidden]
+  LinearSpec projection;  // [hidden, size]
+  NormSpec norm;
 };
 
 // x = x + residual_scale * f(x) for attention and for the MLP.
@@ -153,6 +185,8 @@ struct LayerSpec {
   ShortConvSpec short_conv;                 // of kShortConv
   MlpSpec mlp;                              // beside experts: the shared one, or of size 0
   MoeSpec moe;
+  LayerInputSpec input;
+  TensorBinding output_scale;  // [1]: what the stream is multiplied by at the end of the layer; no name: 1
 
   bool has_experts() const { return moe.num_experts > 0; }
   bool has_attention() const { return mixer == MixerKind::kAttention; }
@@ -185,6 +219,17 @@ struct EmbeddingSpec {
   int64_t position_offset = 0;  // row of position 0
 };
 
+// Embeddings for the layers (Gemma 4): of each token and place `size` values,
+//   scale * weight[token] + norm(projection x), each place normed by itself, x the row that the first layer reads
+struct LayerEmbeddingSpec {
+  int64_t size = 0;  // 0: there are none
+  int64_t num_places = 0;
+  TensorBinding weight;  // [vocab, num_places * size]
+  double scale = 1.0;
+  LinearSpec projection;  // [num_places * size, hidden]
+  NormSpec norm;          // [size]
+};
+
 struct HeadSpec {
   TensorBinding weight;  // no name: tied to the embedding
   TensorBinding bias;
@@ -195,12 +240,14 @@ struct HeadSpec {
 struct ModelSpec {
   std::string family;
   int64_t hidden_size = 0;
+  // Of layers that do not say otherwise.
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
   int64_t vocab_size = 0;
   int64_t max_position = 0;
   EmbeddingSpec embedding;
+  LayerEmbeddingSpec layer_embedding;
   std::vector<LayerSpec> layers;
   NormSpec final_norm;
   HeadSpec head;
@@ -212,8 +259,6 @@ struct ModelSpec {
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
   bool tied_head() const { return head.weight.name.empty(); }
   bool has_states() const;  // of any layer
-  // Heads take this many values in the cache and in activations: head_dim, filled up with zeros to a multiple of 16.
-  int64_t padded_head_dim() const { return (head_dim + 15) / 16 * 16; }
 
   // Throws an Error that names the field: kModelFile if a value is out of range or does not fit the others, kUnsupportedModel if the core
   // cannot compute it.

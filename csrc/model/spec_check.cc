@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "core/errors.h"
 #include "kernels/ops/attention.h"
@@ -21,8 +22,13 @@ class Checker {
   void Check() const {
     CheckSizes();
     CheckEmbeddingAndHead();
+    CheckLayerEmbedding();
     for (size_t i = 0; i < spec_.ropes.size(); ++i) CheckRope(spec_.ropes[i], "ropes[" + std::to_string(i) + "].");
-    for (size_t i = 0; i < spec_.layers.size(); ++i) CheckLayer(spec_.layers[i], "layers[" + std::to_string(i) + "].");
+    for (size_t i = 0; i < spec_.layers.size(); ++i) {
+      const std::string path = "layers[" + std::to_string(i) + "].";
+      if (spec_.layers[i].attention.kv_donor != -1) CheckDonor(static_cast<int64_t>(i), path + "attention.");
+      CheckLayer(spec_.layers[i], path);
+    }
     for (const TensorSlot& slot : TensorSlotsOf(spec_)) CheckSlot(slot);
     for (size_t i = 0; i < spec_.ignored_tensors.size(); ++i) {
       if (spec_.ignored_tensors[i].empty()) Fail("ignored_tensors[" + std::to_string(i) + "]", "is empty");
@@ -64,18 +70,25 @@ class Checker {
   void CheckSizes() const {
     if (spec_.family.empty()) Fail("family", "is missing");
     Range("hidden_size", spec_.hidden_size, 16, 1 << 20);
-    Range("num_heads", spec_.num_heads, 1, 4096);
-    Range("num_kv_heads", spec_.num_kv_heads, 1, spec_.num_heads);
-    Range("head_dim", spec_.head_dim, 16, kMaxHeadDim);
+    CheckHeads("", spec_);
     Range("vocab_size", spec_.vocab_size, 1, 1 << 24);
     Range("max_position", spec_.max_position, 1, 1 << 24);
     if (spec_.layers.empty() || spec_.layers.size() > 1024)
       Fail("layers", "must be 1 to 1,024, not " + std::to_string(spec_.layers.size()));
     if (spec_.ropes.size() > 1024) Fail("ropes", "must be at most 1,024, not " + std::to_string(spec_.ropes.size()));
     if (spec_.hidden_size % 16 != 0) Fail("hidden_size", "must be a multiple of 16", ErrorKind::kUnsupportedModel);
-    if (spec_.head_dim % 4 != 0) Fail("head_dim", "must be a multiple of 4", ErrorKind::kUnsupportedModel);
-    if (spec_.num_heads % spec_.num_kv_heads != 0) {
-      Fail("num_kv_heads", "= " + std::to_string(spec_.num_kv_heads) + " does not divide num_heads = " + std::to_string(spec_.num_heads));
+  }
+
+  // heads: those of the model, or of a layer.
+  template <typename Heads>
+  void CheckHeads(const std::string& path, const Heads& heads) const {
+    Range(path + "num_heads", heads.num_heads, 1, 4096);
+    Range(path + "num_kv_heads", heads.num_kv_heads, 1, heads.num_heads);
+    Range(path + "head_dim", heads.head_dim, 16, kMaxHeadDim);
+    if (heads.head_dim % 4 != 0) Fail(path + "head_dim", "must be a multiple of 4", ErrorKind::kUnsupportedModel);
+    if (heads.num_heads % heads.num_kv_heads != 0) {
+      Fail(path + "num_kv_heads",
+           "= " + std::to_string(heads.num_kv_heads) + " does not divide num_heads = " + std::to_string(heads.num_heads));
     }
   }
 
@@ -88,6 +101,30 @@ class Checker {
     CheckNorm(spec_.final_norm, "final_norm");
     Above("head.scale", spec_.head.scale);
     NotNegative("head.soft_cap", spec_.head.soft_cap);
+  }
+
+  void CheckLayerEmbedding() const {
+    const LayerEmbeddingSpec& embedding = spec_.layer_embedding;
+    Range("layer_embedding.size", embedding.size, 0, 1 << 16);
+    const bool present = embedding.size > 0;
+    Range("layer_embedding.num_places", embedding.num_places, present ? 1 : 0, present ? 1024 : 0);
+    if (embedding.size % 16 != 0) Fail("layer_embedding.size", "must be a multiple of 16", ErrorKind::kUnsupportedModel);
+    Above("layer_embedding.scale", embedding.scale);
+    CheckNorm(embedding.norm, "layer_embedding.norm");
+    if (present && !embedding.norm.present) Fail("layer_embedding.norm.present", "must be true", ErrorKind::kUnsupportedModel);
+    CheckLinear(embedding.projection, "layer_embedding.projection", present, "its size is 0");
+    if (present) return Needed("layer_embedding.weight", embedding.weight);
+    Absent("layer_embedding.weight", embedding.weight, "its size is 0");
+  }
+
+  void CheckInput(const LayerInputSpec& input, const std::string& path) const {
+    if (input.present && spec_.layer_embedding.size == 0) Fail(path + "present", "is true, but the model has no layer_embedding");
+    Range(path + "place", input.place, 0, std::max<int64_t>(0, input.present ? spec_.layer_embedding.num_places - 1 : 0));
+    CheckLinear(input.gate, path + "gate", input.present, "the input is not present");
+    CheckLinear(input.projection, path + "projection", input.present, "the input is not present");
+    CheckNorm(input.norm, path + "norm");
+    const bool has_values = input.activation == Activation::kXielu || input.activation == Activation::kSwigluClamped;
+    if (has_values) Fail(path + "activation", "is one without parameters", ErrorKind::kUnsupportedModel);
   }
 
   void CheckNorm(const NormSpec& norm, const std::string& path) const {
@@ -105,7 +142,9 @@ class Checker {
 
   void CheckRope(const RopeSpec& rope, const std::string& path) const {
     Above(path + "theta", rope.theta, kSmallestFactor);
-    Range(path + "rotary_dim", rope.rotary_dim, 2, spec_.head_dim);
+    int64_t largest = 0;
+    for (const LayerSpec& layer : spec_.layers) largest = std::max(largest, layer.attention.head_dim);
+    Range(path + "rotary_dim", rope.rotary_dim, 2, largest);
     if (rope.rotary_dim % 2 != 0) Fail(path + "rotary_dim", "= " + std::to_string(rope.rotary_dim) + " is odd");
     Above(path + "linear_factor", rope.linear_factor, kSmallestFactor);
     Above(path + "llama3_factor", rope.llama3_factor, kSmallestFactor);
@@ -141,6 +180,39 @@ class Checker {
     CheckMixer(layer, path);
     if (!layer.has_experts() || layer.mlp.size != 0) CheckMlp(layer.mlp, path + "mlp.");
     CheckMoe(layer, path + "moe.");
+    CheckInput(layer.input, path + "input.");
+  }
+
+  // Of a layer that reads another one's keys and values.
+  void CheckDonor(int64_t layer, const std::string& path) const {
+    const AttentionSpec& reader = spec_.layers[static_cast<size_t>(layer)].attention;
+    const std::string number = std::to_string(reader.kv_donor);
+    if (reader.kv_donor < 0 || reader.kv_donor >= layer) {
+      Fail(path + "kv_donor", "= " + number + " is no layer before layer " + std::to_string(layer));
+    }
+    const LayerSpec& read = spec_.layers[static_cast<size_t>(reader.kv_donor)];
+    const AttentionSpec& donor = read.attention;
+    if (!read.has_attention() || donor.kv_donor != -1)
+      Fail(path + "kv_donor", "= " + number + ", a layer that has no keys of its own either");
+    if (donor.window != reader.window || donor.num_kv_heads != reader.num_kv_heads || donor.head_dim != reader.head_dim) {
+      const auto text = [](const AttentionSpec& attention) {
+        return "window " + std::to_string(attention.window) + ", " + std::to_string(attention.num_kv_heads) + " KV heads of " +
+               std::to_string(attention.head_dim);
+      };
+      Fail(path + "kv_donor", "= " + number + ", a layer of another KV group (" + text(donor) + "; this one: " + text(reader) + ")");
+    }
+    if (reader.norms.key.present) Fail(path + "norms.key.present", "is true, but the keys are those of layer " + number);
+    if (reader.norms.value.present) Fail(path + "norms.value.present", "is true, but the values are those of layer " + number);
+    if (reader.value_is_key) Fail(path + "value_is_key", "is true, but keys and values are those of layer " + number);
+  }
+
+  // The norm of the value is what copies it.
+  void CheckValueIsKey(const AttentionSpec& attention, const std::string& path) const {
+    if (!attention.norms.value.present) Fail(path, "needs norms.value", ErrorKind::kUnsupportedModel);
+    if (attention.gate_kind != GateKind::kNone) Fail(path, "is for attention without a gate", ErrorKind::kUnsupportedModel);
+    if (attention.padded_head_dim() != attention.head_dim) {
+      Fail(path, "needs a head_dim that is a multiple of 16", ErrorKind::kUnsupportedModel);
+    }
   }
 
   void CheckMixer(const LayerSpec& layer, const std::string& path) const {
@@ -168,25 +240,34 @@ class Checker {
   }
 
   void CheckAttention(const AttentionSpec& attention, const std::string& path) const {
+    CheckHeads(path, attention);
+    const bool has_keys = attention.kv_donor == -1;
     CheckLinear(attention.query, path + "query");
-    CheckLinear(attention.key, path + "key");
-    CheckLinear(attention.value, path + "value");
+    CheckLinear(attention.key, path + "key", has_keys, "the keys are a donor's");
+    CheckLinear(attention.value, path + "value", has_keys && !attention.value_is_key,
+                has_keys ? "the value is the key" : "the values are a donor's");
+    if (attention.value_is_key) CheckValueIsKey(attention, path + "value_is_key");
     CheckLinear(attention.output, path + "output");
     CheckNorm(attention.norms.query, path + "norms.query");
     CheckNorm(attention.norms.key, path + "norms.key");
+    CheckNorm(attention.norms.value, path + "norms.value");
     CheckNorm(attention.output_norm, path + "output_norm");
     if (attention.norms.own_weights && attention.norms.span == HeadNormSpan::kProjection) {
       Fail(path + "norms.own_weights", "is for norms of heads, not of the projection");
     }
-    if (attention.norms.span == HeadNormSpan::kProjection && spec_.padded_head_dim() != spec_.head_dim) {
+    if (attention.norms.span == HeadNormSpan::kProjection && attention.padded_head_dim() != attention.head_dim) {
       Fail(path + "norms.span", "= 'projection' needs a head_dim that is a multiple of 16", ErrorKind::kUnsupportedModel);
     }
     Range(path + "rope", attention.rope, -1, static_cast<int64_t>(spec_.ropes.size()) - 1);
+    if (attention.rope >= 0) {
+      const int64_t rotary_dim = spec_.ropes[static_cast<size_t>(attention.rope)].rotary_dim;
+      Range("ropes[" + std::to_string(attention.rope) + "].rotary_dim", rotary_dim, 2, attention.head_dim);
+    }
     Range(path + "window", attention.window, 0, int64_t{1} << 30);
     Above(path + "scale", attention.scale);
     NotNegative(path + "clip", attention.clip);
     NotNegative(path + "soft_cap", attention.soft_cap);
-    if (!attention.linear_biases.empty()) Count(path + "linear_biases", attention.linear_biases, spec_.num_heads);
+    if (!attention.linear_biases.empty()) Count(path + "linear_biases", attention.linear_biases, attention.num_heads);
     for (size_t i = 0; i < attention.linear_biases.size(); ++i) {
       Finite(path + "linear_biases[" + std::to_string(i) + "]", static_cast<double>(attention.linear_biases[i]));
     }
@@ -224,8 +305,18 @@ class Checker {
     Range(path + "num_used", moe.num_used, has_experts ? 1 : 0, std::min(moe.num_experts, kMostUsedExperts));
     CheckLinear(moe.router.linear, path + "router.linear", has_experts, "there are no experts");
     const bool has_shared = has_experts && layer.mlp.size > 0;
+    if (!has_shared && moe.shared_post_norm.present) Fail(path + "shared_post_norm.present", "is true, but there is no shared expert");
     if (!has_shared) CheckLinear(moe.shared_gate, path + "shared_gate", false, "there is no shared expert");
+    CheckNorm(moe.router.norm, path + "router.norm");
+    CheckNorm(moe.norm, path + "norm");
+    CheckNorm(moe.post_norm, path + "post_norm");
+    CheckNorm(moe.shared_post_norm, path + "shared_post_norm");
     if (!has_experts) {
+      for (const auto& [name, norm] : {std::pair{"router.norm", &moe.router.norm}, std::pair{"norm", &moe.norm},
+                                       std::pair{"post_norm", &moe.post_norm}, std::pair{"shared_post_norm", &moe.shared_post_norm}}) {
+        if (norm->present) Fail(path + name + ".present", "is true, but there are no experts");
+      }
+      Absent(path + "router.expert_scales", moe.router.expert_scales, "there are no experts");
       for (const LinearSpec* linear : {&moe.expert.gate, &moe.expert.up, &moe.expert.down})
         CheckLinear(*linear, path + "expert", false, "there are no experts");
       return Absent(path + "router.choice_bias", moe.router.choice_bias, "there are no experts");
@@ -282,6 +373,8 @@ class Checker {
     if (slot.binding.transposed && !slot.is_matrix()) Fail(slot.place + ".transposed", "is for matrices");
     const bool is_one = slot.TensorNames().size() == 1;
     if (!is_one && !(order == RowOrder{})) Fail(slot.place + ".order", "is for one tensor, not for one of each head or expert");
+    Finite(slot.place + ".times", slot.binding.times);
+    if (slot.binding.times != 1 && slot.is_matrix()) Fail(slot.place + ".times", "is for vectors");
     Finite(slot.place + ".plus", slot.binding.plus);
     if (slot.binding.plus != 0 && slot.is_matrix()) Fail(slot.place + ".plus", "is for vectors");
   }

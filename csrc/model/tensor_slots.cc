@@ -21,12 +21,24 @@ class Collector {
     if (layer.mixer == MixerKind::kShortConv) AddShortConv(layer.short_conv, place + "short_conv.", weights);
     AddMlp(layer.mlp, place + "mlp.", &weights->mlp);
     if (layer.has_experts()) AddMoe(layer.moe, place + "moe.", weights);
+    const int64_t size = spec_.layer_embedding.size;
+    Add(layer.input.gate, place + "input.gate", size, hidden, &weights->input_gate);
+    Add(layer.input.projection, place + "input.projection", hidden, size, &weights->input_projection);
+    Add(layer.input.norm, place + "input.norm", hidden, &weights->input_norm);
+    if (!layer.output_scale.name.empty()) AddValue(layer.output_scale, place + "output_scale", &weights->output_scale);
   }
 
   void Add(const NormSpec& norm, const std::string& place, int64_t size, NormWeights* weights) {
     if (!norm.present) return;
     AddVector(norm.weight, place + ".weight", size, &weights->weight);
     AddVector(norm.bias, place + ".bias", size, &weights->bias);
+  }
+
+  void Add(const LayerEmbeddingSpec& embedding, ModelWeights* weights) {
+    const int64_t values = embedding.num_places * embedding.size;
+    AddMatrix(embedding.weight, "layer_embedding.weight", spec_.vocab_size, values, &weights->layer_embedding);
+    Add(embedding.projection, "layer_embedding.projection", values, spec_.hidden_size, &weights->layer_projection);
+    Add(embedding.norm, "layer_embedding.norm", embedding.size, &weights->layer_norm);
   }
 
   void AddMatrix(const TensorBinding& binding, const std::string& place, int64_t num_rows, int64_t num_cols, PackedMatrix* matrix) {
@@ -57,31 +69,33 @@ class Collector {
   }
 
   // The same, and each head gets zero rows.
-  void AddHeads(const LinearSpec& linear, const std::string& place, int64_t num_heads, LinearWeights* weights) {
+  void AddHeads(const LinearSpec& linear, const std::string& place, int64_t num_heads, int64_t head_dim, LinearWeights* weights) {
     const size_t begin = slots_.size();
-    Add(linear, place, num_heads * spec_.head_dim, spec_.hidden_size, weights);
+    Add(linear, place, num_heads * head_dim, spec_.hidden_size, weights);
     for (size_t i = begin; i < slots_.size(); ++i) {
-      slots_[i].head_rows = spec_.head_dim;
-      slots_[i].padded_head_rows = spec_.padded_head_dim();
+      slots_[i].head_rows = head_dim;
+      slots_[i].padded_head_rows = PaddedHeadDim(head_dim);
     }
   }
 
   void AddAttention(const AttentionSpec& attention, const std::string& place, LayerWeights* weights) {
-    const int64_t heads = spec_.num_heads;
-    AddHeads(attention.query, place + "query", heads, &weights->query);
-    AddHeads(attention.key, place + "key", spec_.num_kv_heads, &weights->key);
-    AddHeads(attention.value, place + "value", spec_.num_kv_heads, &weights->value);
-    Add(attention.output, place + "output", spec_.hidden_size, heads * spec_.head_dim, &weights->attention_output);
+    const int64_t heads = attention.num_heads;
+    const int64_t head_dim = attention.head_dim;
+    AddHeads(attention.query, place + "query", heads, head_dim, &weights->query);
+    AddHeads(attention.key, place + "key", attention.num_kv_heads, head_dim, &weights->key);
+    AddHeads(attention.value, place + "value", attention.num_kv_heads, head_dim, &weights->value);
+    Add(attention.output, place + "output", spec_.hidden_size, heads * head_dim, &weights->attention_output);
     const HeadNormsSpec& norms = attention.norms;
     const bool many = norms.span == HeadNormSpan::kProjection || norms.own_weights;
+    Add(norms.value, place + "norms.value", head_dim, &weights->value_norm);
     const size_t begin = slots_.size();
-    Add(norms.query, place + "norms.query", (many ? heads : 1) * spec_.head_dim, &weights->query_norm);
-    Add(norms.key, place + "norms.key", (many ? spec_.num_kv_heads : 1) * spec_.head_dim, &weights->key_norm);
-    for (size_t i = begin; i < slots_.size(); ++i) slots_[i].row_size = norms.own_weights ? spec_.head_dim : 0;
-    Add(attention.output_norm, place + "output_norm", heads * spec_.head_dim, &weights->attention_output_norm);
+    Add(norms.query, place + "norms.query", (many ? heads : 1) * head_dim, &weights->query_norm);
+    Add(norms.key, place + "norms.key", (many ? attention.num_kv_heads : 1) * head_dim, &weights->key_norm);
+    for (size_t i = begin; i < slots_.size(); ++i) slots_[i].row_size = norms.own_weights ? head_dim : 0;
+    Add(attention.output_norm, place + "output_norm", heads * head_dim, &weights->attention_output_norm);
     AddVector(attention.sinks, place + "sinks", heads, &weights->sinks);
     LinearWeights* gate = &weights->attention_gate;
-    if (attention.gate_kind == GateKind::kElement) AddHeads(attention.gate, place + "gate", heads, gate);
+    if (attention.gate_kind == GateKind::kElement) AddHeads(attention.gate, place + "gate", heads, head_dim, gate);
     if (attention.gate_kind == GateKind::kHead) Add(attention.gate, place + "gate", heads, spec_.hidden_size, gate);
   }
 
@@ -104,6 +118,11 @@ class Collector {
     Add(moe.router.linear, place + "router.linear", moe.num_experts, spec_.hidden_size, &weights->router);
     Add(moe.shared_gate, place + "shared_gate", 1, spec_.hidden_size, &weights->shared_gate);
     for (size_t i = begin; i < slots_.size(); ++i) slots_[i].in_floats = true;
+    Add(moe.router.norm, place + "router.norm", spec_.hidden_size, &weights->router_norm);
+    Add(moe.norm, place + "norm", spec_.hidden_size, &weights->expert_norm);
+    Add(moe.post_norm, place + "post_norm", spec_.hidden_size, &weights->post_expert_norm);
+    Add(moe.shared_post_norm, place + "shared_post_norm", spec_.hidden_size, &weights->post_shared_norm);
+    AddVector(moe.router.expert_scales, place + "router.expert_scales", moe.num_experts, &weights->expert_scales);
     begin = slots_.size();
     AddVector(moe.router.choice_bias, place + "router.choice_bias", moe.num_experts, &weights->choice_bias);
     for (size_t i = begin; i < slots_.size(); ++i) slots_[i].row_size = moe.num_experts;  // it may be stored as a matrix of one row
@@ -140,6 +159,7 @@ std::vector<TensorSlot> Collect(const ModelSpec& spec, ModelWeights* weights, st
   slots.AddMatrix(spec.embedding.weight, "embedding.weight", spec.vocab_size, spec.hidden_size, &weights->embedding);
   slots.AddMatrix(spec.embedding.positions, kPositionsPlace, spec.max_position + spec.embedding.position_offset, spec.hidden_size,
                   &weights->positions);
+  slots.Add(spec.layer_embedding, weights);
   slots.Add(spec.embedding.norm, "embedding.norm", spec.hidden_size, &weights->embedding_norm);
   slots.Add(spec.final_norm, "final_norm", spec.hidden_size, &weights->final_norm);
   slots.AddMatrix(spec.head.weight, "head.weight", spec.vocab_size, spec.hidden_size, &weights->head);

@@ -96,7 +96,9 @@ class Loader {
       const int64_t from = slot.FileRow(row);
       if (from < 0) continue;
       const float value = stored[static_cast<size_t>(from)];
-      values[static_cast<size_t>(row)] = slot.binding.plus == 0 ? value : static_cast<float>(slot.binding.plus) + value;
+      float& to = values[static_cast<size_t>(row)];
+      to = slot.binding.times == 1 ? value : static_cast<float>(slot.binding.times) * value;
+      if (slot.binding.plus != 0) to = static_cast<float>(slot.binding.plus) + to;
     }
     return slot.turned_cols == 0 ? values : Turned(values, static_cast<size_t>(slot.turned_cols));
   }
@@ -160,6 +162,8 @@ void VisitMatrices(const ModelWeights& weights, const Visit& visit) {
   visit(weights.embedding);
   visit_present(weights.positions);
   visit_present(weights.head);
+  visit_present(weights.layer_embedding);
+  visit_present(weights.layer_projection.matrix);
   for (const LayerWeights& layer : weights.layers) {
     const auto visit_linear = [&](const LinearWeights& linear) { visit_present(linear.matrix); };
     layer.VisitLinears(visit_linear);
@@ -361,7 +365,7 @@ std::string ModelWeights::TypeNames() const {
 bool ModelWeights::HasQuantizedLayers() const {
   bool found = false;
   VisitMatrices(*this, [&](const PackedMatrix& matrix) {
-    const bool is_looked_up = (&matrix == &embedding && head.num_bytes() > 0) || &matrix == &positions;
+    const bool is_looked_up = (&matrix == &embedding && head.num_bytes() > 0) || &matrix == &positions || &matrix == &layer_embedding;
     found = found || (!is_looked_up && IsQuantizedPacked(matrix.view().type));
   });
   return found;

@@ -47,12 +47,13 @@ struct MlpWeights {
   LinearWeights down;                             // [hidden, size]
 };
 
-// Heads of query, key and value, and of a gate for each element, are ModelSpec::padded_head_dim() rows each: the last ones are zero.
+// Heads of query, key and value, and of a gate for each element, are AttentionSpec::padded_head_dim() rows each: the last ones are zero.
 struct LayerWeights {
   NormWeights attention_norm, post_attention_norm;  // [hidden]
   NormWeights mlp_norm, post_mlp_norm;              // [hidden]
   LinearWeights query, key, value;                  // [heads * padded_head_dim, hidden]
   LinearWeights attention_gate;                     // [num_heads * padded_head_dim or num_heads, hidden]
+  NormWeights value_norm;                           // [head_dim]
   NormWeights query_norm, key_norm;                 // [head_dim], or [heads * head_dim] with own_weights or over the projection
   WeightVector sinks;                               // [num_heads]
   WeightVector linear_biases;                       // [num_heads], those of the spec where the ops run
@@ -66,13 +67,18 @@ struct LayerWeights {
   LinearWeights router;      // [num_experts, hidden], in fp32
   WeightVector choice_bias;  // [num_experts]
   MlpWeights experts;
-  LinearWeights shared_gate;  // [1, hidden], in fp32
+  LinearWeights shared_gate;                                                 // [1, hidden], in fp32
+  NormWeights router_norm, expert_norm, post_expert_norm, post_shared_norm;  // [hidden]
+  WeightVector expert_scales;                                                // [num_experts]
+  LinearWeights input_gate, input_projection;                                // [size, hidden], [hidden, size] of a layer's embedding
+  NormWeights input_norm;                                                    // [hidden]
+  float output_scale = 1.0f;
 
   // Calls visit(LinearWeights) for each linear layer but those of experts; some are empty.
   template <typename Visit>
   void VisitLinears(const Visit& visit) const {
     for (const LinearWeights* linear : {&query, &key, &value, &attention_gate, &attention_output, &mixer_input, &mixer_output, &mlp.gate,
-                                        &mlp.up, &mlp.down, &router, &shared_gate})
+                                        &mlp.up, &mlp.down, &router, &shared_gate, &input_gate, &input_projection})
       visit(*linear);
   }
   template <typename Visit>
@@ -91,6 +97,9 @@ struct ModelWeights {
   std::unique_ptr<HugeArena> arena;  // host memory of the matrices
   PackedMatrix embedding;            // [vocab, hidden]
   PackedMatrix positions;            // [max_position + position_offset, hidden], or empty
+  PackedMatrix layer_embedding;      // [vocab, places * size], or empty
+  LinearWeights layer_projection;    // [places * size, hidden]
+  NormWeights layer_norm;            // [size]
   NormWeights embedding_norm;        // [hidden]
   NormWeights final_norm;            // [hidden]
   PackedMatrix head;                 // [vocab, hidden]; empty when tied to the embedding
@@ -99,7 +108,7 @@ struct ModelWeights {
 
   uint64_t num_bytes() const;
   // The bytes that one step reads: an embedding that is only looked up is not among them.
-  uint64_t num_step_bytes() const { return num_bytes() - (head.num_bytes() > 0 ? embedding.num_bytes() : 0); }
+  uint64_t num_step_bytes() const { return num_bytes() - layer_embedding.num_bytes() - (head.num_bytes() > 0 ? embedding.num_bytes() : 0); }
   // Names of the packed types in use, as in "q4_1+q8_0", for the numerics id.
   std::string TypeNames() const;
   // Whether some matrix that is multiplied is quantised. The embedding counts only if it is also the head; otherwise it is only looked up.

@@ -7,13 +7,23 @@
 
 namespace llmi {
 
-WorkCounter::WorkCounter(const ModelWeights& weights, int64_t attention_width) : attention_width_(attention_width) {
+WorkCounter::WorkCounter(const ModelWeights& weights, const ModelSpec& spec) {
+  for (int i = 0; i < spec.num_layers(); ++i) {
+    const AttentionSpec& layer = spec.layers[static_cast<size_t>(i)].attention;
+    if (!spec.layers[static_cast<size_t>(i)].has_attention()) continue;
+    auto found = std::ranges::find(attention_, layer.window, &Attention::window);
+    if (found == attention_.end()) found = attention_.insert(found, {layer.window, 0, {}});
+    found->width += static_cast<double>(layer.num_heads * layer.head_dim);
+    found->layers.push_back(i);
+  }
+  const auto add = [&](const LinearWeights& linear) {
+    const PackedView view = linear.matrix.view();
+    row_operations_ += 2.0 * static_cast<double>(view.num_rows) * static_cast<double>(view.num_cols);
+    layer_bytes_ += static_cast<double>(linear.matrix.num_bytes());
+  };
+  add(weights.layer_projection);
   for (const LayerWeights& layer : weights.layers) {
-    layer.VisitLinears([&](const LinearWeights& linear) {
-      const PackedView view = linear.matrix.view();
-      row_operations_ += 2.0 * static_cast<double>(view.num_rows) * static_cast<double>(view.num_cols);
-      layer_bytes_ += static_cast<double>(linear.matrix.num_bytes());
-    });
+    layer.VisitLinears(add);
     Expert expert;
     const double num_experts = std::max<double>(1.0, static_cast<double>(layer.router.matrix.view().num_rows));
     layer.VisitExperts([&](const LinearWeights& linear) {
@@ -36,23 +46,20 @@ void WorkCounter::AddForward(const ForwardBatch& batch, const KvGroups& groups) 
   done_.num_rows += batch.num_rows();
   done_.operations += row_operations_ * static_cast<double>(batch.num_rows());
   done_.read_bytes += layer_bytes_;
-  size_t num_layers = 0;
-  for (const KvGroup& group : groups.groups()) num_layers += group.layers.size();
-  const double layer_kv_bytes =
-      static_cast<double>(groups.BytesPerToken() - groups.DraftBytes(1)) / std::max(1.0, static_cast<double>(num_layers));
-  for (const KvGroup& group : groups.groups()) {
-    const auto layers = static_cast<double>(group.layers.size());
+  for (const Attention& alike : attention_) {
+    double kv_bytes = 0;  // of a token
+    for (const int layer : alike.layers) kv_bytes += static_cast<double>(groups.ReadBytes(layer));
     for (const BatchSegment& segment : batch.segments) {
       double products = 0;  // of a query and a key
       int64_t last = 0;
       for (int64_t row = segment.row_begin; row < segment.row_begin + segment.num_rows; ++row) {
         const int64_t keys = batch.positions[static_cast<size_t>(row)] + 1;
-        products += static_cast<double>(group.window > 0 ? std::min(keys, group.window) : keys);
+        products += static_cast<double>(alike.window > 0 ? std::min(keys, alike.window) : keys);
         last = std::max(last, keys);
       }
-      const int64_t seen = group.window > 0 ? std::min(last, group.window + segment.num_rows - 1) : last;
-      done_.operations += 4.0 * layers * static_cast<double>(attention_width_) * products;
-      done_.read_bytes += layers * layer_kv_bytes * static_cast<double>(seen);
+      const int64_t seen = alike.window > 0 ? std::min(last, alike.window + segment.num_rows - 1) : last;
+      done_.operations += 4.0 * alike.width * products;
+      done_.read_bytes += kv_bytes * static_cast<double>(seen);
     }
   }
 }

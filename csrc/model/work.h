@@ -27,8 +27,8 @@ struct Work {
 // Adds up the work of a decoder. The engine thread alone.
 class WorkCounter {
  public:
-  // The weights of the layers are read here and not kept. attention_width: query heads * head size.
-  WorkCounter(const ModelWeights& weights, int64_t attention_width);
+  // Weights and spec are read here and not kept.
+  WorkCounter(const ModelWeights& weights, const ModelSpec& spec);
 
   // One layer's experts in a forward: experts whose weights were read, each once, and the pairs of a row and an expert.
   void AddExperts(int64_t layer, int64_t num_read, int64_t num_pairs);
@@ -40,7 +40,13 @@ class WorkCounter {
   const Work& done() const { return done_; }
 
  private:
-  const int64_t attention_width_;
+  // Layers with the same window.
+  struct Attention {
+    int64_t window = 0;
+    double width = 0;  // of all queries of a row
+    std::vector<int> layers;
+  };
+  std::vector<Attention> attention_;
   double row_operations_ = 0;  // of one row in the matrices of all layers
   double layer_bytes_ = 0;     // of the matrices of all layers
   struct Expert {

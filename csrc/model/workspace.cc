@@ -29,26 +29,38 @@ int64_t MostInner(const ModelSpec& spec, int64_t num_rows, const SizeOf& size_of
   });
 }
 
+// The most values that a projection back to the stream reads.
+int64_t MostActivated(const ModelSpec& spec, int64_t mlp_rows) {
+  const int64_t inner = MostInner(spec, mlp_rows, [](const MlpSpec& mlp) { return mlp.size; });
+  return std::max(inner, mlp_rows * spec.layer_embedding.size);
+}
+
 // The fp32 buffers and their numbers of values; 0: the model does not use it.
 Sizes FloatSizes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows) {
   const int64_t stream = num_rows * spec.hidden_size;
   const int64_t mlp_rows = std::min(num_rows, kMlpRows);
-  const bool padded = spec.padded_head_dim() != spec.head_dim;
   const int64_t parallel = Most(spec, [](const LayerSpec& layer) { return layer.order == LayerOrder::kParallel ? 1 : 0; });
   const int64_t projected = Most(spec, [&](const LayerSpec& layer) {
-    return layer.has_attention() ? ProjectedSize(spec, layer.attention) : MixerProjectedSize(spec, layer);
+    return layer.has_attention() ? ProjectedSize(layer.attention) : MixerProjectedSize(spec, layer);
   });
   const int64_t mixed = Most(spec, [&](const LayerSpec& layer) { return MixerOutputSize(spec, layer); });
+  const int64_t attended = Most(spec, [](const LayerSpec& layer) { return layer.has_attention() ? layer.attention.query_size() : 0; });
+  const int64_t packed = Most(spec, [](const LayerSpec& layer) {
+    const AttentionSpec& attention = layer.attention;
+    return attention.padded_head_dim() == attention.head_dim ? 0 : attention.num_heads * attention.head_dim;
+  });
+  const int64_t layer_values = spec.layer_embedding.num_places * spec.layer_embedding.size;
   return {
       {&Workspace::stream, stream},
       {&Workspace::normed, stream},
       {&Workspace::hidden, stream},
       {&Workspace::kept, parallel * stream},
-      {&Workspace::projected, num_rows * projected},
-      {&Workspace::attended, num_rows * std::max(mixed, spec.num_heads * spec.padded_head_dim())},
-      {&Workspace::packed, padded ? num_rows * spec.num_heads * spec.head_dim : 0},
-      {&Workspace::gate_up, MostInner(spec, mlp_rows, GateUpSize)},
-      {&Workspace::activated, MostInner(spec, mlp_rows, [](const MlpSpec& mlp) { return mlp.size; })},
+      {&Workspace::projected, num_rows * std::max(projected, layer_values)},
+      {&Workspace::layer_rows, num_rows * layer_values},
+      {&Workspace::attended, num_rows * std::max(mixed, attended)},
+      {&Workspace::packed, num_rows * packed},
+      {&Workspace::gate_up, std::max(MostInner(spec, mlp_rows, GateUpSize), mlp_rows * spec.layer_embedding.size)},
+      {&Workspace::activated, MostActivated(spec, mlp_rows)},
       {&Workspace::router, Most(spec, [&](const LayerSpec& layer) { return layer.has_experts() ? RouterFloats(layer.moe, mlp_rows) : 0; })},
       {&Workspace::pairs, Most(spec, [&](const LayerSpec& layer) { return layer.has_experts() ? PairIntegers(layer.moe, mlp_rows) : 0; })},
       {&Workspace::gathered, Most(spec, [&](const LayerSpec& layer) { return ExpertRows(layer.moe, mlp_rows); }) * spec.hidden_size},
@@ -61,23 +73,25 @@ Sizes FloatSizes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_row
 // The forms of what attention, its output and gate and up read, and of what down reads.
 std::vector<std::pair<FormsRoom Workspace::*, int64_t>> FormSizes(const ModelSpec& spec, int64_t num_rows) {
   const int64_t mixed = Most(spec, [&](const LayerSpec& layer) { return MixerOutputSize(spec, layer); });
-  const int64_t most_columns = std::max({spec.hidden_size, spec.num_heads * spec.head_dim, mixed});
+  const int64_t attended = Most(spec, [](const LayerSpec& layer) { return layer.attention.num_heads * layer.attention.head_dim; });
+  const int64_t most_columns = std::max({spec.hidden_size, attended, mixed});
   const int64_t mlp_rows = std::min(num_rows, kMlpRows);
   const int64_t most_pairs = Most(spec, [&](const LayerSpec& layer) { return ExpertRows(layer.moe, mlp_rows); });
   return {{&Workspace::forms, num_rows * most_columns},
-          {&Workspace::activated_forms, MostInner(spec, mlp_rows, [](const MlpSpec& mlp) { return mlp.size; })},
+          {&Workspace::activated_forms, MostActivated(spec, mlp_rows)},
           {&Workspace::gathered_forms, most_pairs * spec.hidden_size}};
 }
 
 }  // namespace
 
-int64_t GateSize(const ModelSpec& spec, const AttentionSpec& attention) {
+int64_t GateSize(const AttentionSpec& attention) {
   if (attention.gate_kind == GateKind::kNone) return 0;
-  return attention.gate_kind == GateKind::kHead ? spec.num_heads : spec.num_heads * spec.padded_head_dim();
+  return attention.gate_kind == GateKind::kHead ? attention.num_heads : attention.query_size();
 }
 
-int64_t ProjectedSize(const ModelSpec& spec, const AttentionSpec& attention) {
-  return (spec.num_heads + 2 * spec.num_kv_heads) * spec.padded_head_dim() + GateSize(spec, attention);
+int64_t ProjectedSize(const AttentionSpec& attention) {
+  const int64_t num_keys = attention.kv_donor < 0 ? 2 * attention.num_kv_heads : 0;
+  return (attention.num_heads + num_keys) * attention.padded_head_dim() + GateSize(attention);
 }
 
 float* Floats(const KernelContext& context, AlignedBuffer& buffer, int64_t count) {

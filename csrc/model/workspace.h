@@ -30,6 +30,7 @@ struct Workspace {
   AlignedBuffer pairs;            // the integers of ExpertPairs
   AlignedBuffer gathered;         // [pairs, hidden]: what experts read, then what they return
   AlignedBuffer mixed;            // [kMlpRows, hidden]: the sum of a row's experts
+  AlignedBuffer layer_rows;       // [rows, places * size]: embeddings for the layers
   AlignedBuffer position_values;  // PositionValues
   AlignedBuffer hidden;           // [wanted rows, hidden]
   AlignedBuffer hidden_in_turn;   // the same, of every second step on a device (Device::turn)
@@ -51,8 +52,8 @@ inline int64_t RouterFloats(const MoeSpec& moe, int64_t num_rows) { return num_r
 inline int64_t PairIntegers(const MoeSpec& moe, int64_t num_rows) { return 3 * num_rows * moe.num_used + moe.num_experts + 1; }
 
 // Values of a row of Workspace::projected in this layer.
-int64_t ProjectedSize(const ModelSpec& spec, const AttentionSpec& attention);
-int64_t GateSize(const ModelSpec& spec, const AttentionSpec& attention);
+int64_t ProjectedSize(const AttentionSpec& attention);
+int64_t GateSize(const AttentionSpec& attention);
 // Values that gate and up have for each row of the MLP's output.
 inline int64_t GateUpSize(const MlpSpec& mlp) { return mlp.gated ? 2 * mlp.size : mlp.size; }
 

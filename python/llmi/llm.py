@@ -147,6 +147,7 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows):
         self._seed = seed
         self._table: str = info["table"]
         self._page_bytes: int = info["page_bytes"]
+        self._kv_wasted_share: float = info["kv_wasted_share"]
         self._num_threads: int = info["num_threads"]
         self._step_weight_bytes: int = info["step_weight_bytes"]
         self._defaults: Mapping[str, Any] = generation_defaults(path, generation_config, info["max_model_len"])

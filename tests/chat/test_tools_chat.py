@@ -124,6 +124,7 @@ def test_without_tools_and_with_none(smollm: LLM) -> None:
 TEMPLATES = {
     "hermes": "{{ tools }}<tool_call>",
     "functiongemma": "{{ tools }}<start_function_call>",
+    "gemma4": "{{ tools }}<|tool_call>",
     "generic": "{{ messages }}",
     "llama3_json": '{{ tools }}{"name": function name, "parameters": dictionary of argument name and its value}.',
     "pythonic": "{{ tools }}[func_name1(params_name1=params_value1, params_name2=params_value2...), func_name2(params)]",
@@ -148,7 +149,7 @@ def test_a_template_that_reads_xml_tools_and_writes_no_calls(smollm: LLM) -> Non
 
 def test_an_unknown_format_is_refused(smollm: LLM) -> None:
     for template in ("{{ tools }}[TOOL_CALLS]", "{{ tools }}<tool_call><function=x>"):
-        with pytest.raises(InvalidParamsError, match="not among functiongemma, hermes"):
+        with pytest.raises(InvalidParamsError, match="not among functiongemma, gemma4, hermes"):
             chat_tools(smollm.tokenizer, None, [ADD], template=template)
         assert chat_tools(smollm.tokenizer, None, [ADD], "none", template=template).format is None
         assert chat_tools(smollm.tokenizer, None, [ADD], tool_format="generic", template=template).template_tools is None
@@ -244,7 +245,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tool_choice": "auto"}, "tool_choice", "needs tools: none were given"),
     ({"tool_choice": "required", "tools": []}, "tool_choice", "needs tools"),
     ({"tools": [ADD], "parallel_tool_calls": 1}, "parallel_tool_calls", "True or False"),
-    ({"tools": [ADD], "tool_format": "xml"}, "tool_format", "must be one of functiongemma, hermes"),
+    ({"tools": [ADD], "tool_format": "xml"}, "tool_format", "must be one of functiongemma, gemma4, hermes"),
     ({"tool_format": "hermes"}, "tool_format", "needs tools"),
     ({"tools": [ADD], "structured_outputs": {"regex": "a"}}, "structured_outputs", "both say what the answer must be"),
     ({"tools": [ADD], "sampling_params": SamplingParams(structured_outputs={"regex": "a"})}, "structured_outputs", "both say"),

@@ -15,6 +15,7 @@ from llmi.structured.grammars import compiled
 from llmi.structured.thinking import Thinking
 from llmi.tools import ToolStream
 from llmi.tools.chat import FORMATS
+from llmi.tools.functiongemma import GEMMA4_SPELLING
 from llmi.tools.functiongemma import SPELLING as FUNCTIONGEMMA
 from llmi.tools.functions import Choice, functions_of
 from llmi.tools.grammar import answer_grammar
@@ -37,6 +38,7 @@ CALLS = {
     "llama3_json": '{{"name": "{}", "parameters": {{"{}": {}}}}}',
     "pythonic": "[{}({}={})]",
     "functiongemma": "<start_function_call>call:{}{{{}:{}}}<end_function_call>",
+    "gemma4": "<|tool_call>call:{}{{{}:{}}}<tool_call|>",
 }
 
 
@@ -137,7 +139,7 @@ SCHEMAS: list[tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]]
 ]
 
 
-@pytest.mark.parametrize("name", ["pythonic", "functiongemma"])
+@pytest.mark.parametrize("name", ["pythonic", "functiongemma", "gemma4"])
 @pytest.mark.parametrize("schema, right, wrong", SCHEMAS, ids=range(len(SCHEMAS)))
 def test_notations_enforce_what_a_schema_says(
     name: str, schema: dict[str, Any], right: list[dict[str, Any]], wrong: list[dict[str, Any]]
@@ -149,9 +151,9 @@ def test_notations_enforce_what_a_schema_says(
         ),
         byte_vocabulary(),
     )
-    spelling = {"pythonic": PYTHONIC, "functiongemma": FUNCTIONGEMMA}[name]
+    spelling = {"pythonic": PYTHONIC, "functiongemma": FUNCTIONGEMMA, "gemma4": GEMMA4_SPELLING}[name]
     for arguments, is_right in [(entry, True) for entry in right] + [(entry, False) for entry in wrong]:
         written = spelling.comma.join(f"{key}{spelling.assign}{spelling.written(value)}" for key, value in arguments.items())
-        text = f"[f({written})]" if name == "pythonic" else f"<start_function_call>call:f{{{written}}}<end_function_call>"
+        text = f"[f({written})]" if name == "pythonic" else f"{FORM[name].opens}call:f{{{written}}}{FORM[name].closes}"
         assert accepts(matcher, text) == is_right, text
         assert jsonschema.Draft202012Validator(schema).is_valid(arguments) == is_right

@@ -19,6 +19,7 @@ from tool_answers import NAMES, THINKS, TOOLS, changed, parts_of, sampled, varia
 
 FORM = {form.name: form for form in FORMATS}
 HERMES = AnswerFormat(FORM["hermes"], frozenset({"f", "g"}), THINKS)
+GEMMA4 = AnswerFormat(FORM["gemma4"], frozenset({"f", "g"}), Thinking("<|channel>", "<channel|>", "thought"))
 GEMMA, LLAMA, PYTHON = (AnswerFormat(FORM[name], frozenset({"f", "g"})) for name in ("functiongemma", "llama3_json", "pythonic"))
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 
@@ -61,6 +62,15 @@ CASES: list[tuple[AnswerFormat, str, str, str, list[tuple[str, Any]]]] = [
     (HERMES, " <thin", " <thin", "", []),
     (HERMES, "a <think>b</think>", "a <think>b</think>", "", []),
     (AnswerFormat(None, frozenset(), Thinking("[THINK]", "[/THINK]"), True), "so\n[/THINK]yes", "yes", "so", []),
+    (GEMMA4, "<|channel>thought\nso\n<channel|>yes", "yes", "so", []),
+    (GEMMA4, "<|channel>thou<channel|>yes", "yes", "thou", []),
+    (
+        GEMMA4,
+        '<|channel>x<channel|><|tool_call>call:f{a:<|"|>b}<tool_call|><|"|>,c:[1]}<tool_call|>',
+        "",
+        "x",
+        [("f", {"a": "b}<tool_call|>", "c": [1]})],
+    ),
     (LLAMA, '{"name": "f", "parameters": {"a": [1, 2]}}', "", "", [("f", {"a": [1, 2]})]),
     (LLAMA, '{"name": "Bob", "parameters": {}}', '{"name": "Bob", "parameters": {}}', "", []),
     (LLAMA, '{"name": "f", "parameters": {}} x', '{"name": "f", "parameters": {}} x', "", []),

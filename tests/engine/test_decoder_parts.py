@@ -97,6 +97,8 @@ def test_mixtures_in_other_types(made: Made, table: str, seed: int, kind: tuple[
     """The converted inputs of layers reach them from every norm, gate and kept row: the reference's bits, in a whole and step by step."""
     dtype, kv_dtype = kind
     choices = mixture(seed + 100) | {"head_dim": 16, "ropes": PLAIN["ropes"], "rope_of_layers": [0, -1]}
+    if choices.get("experts") is not None:  # whole blocks of 32 columns
+        choices["experts"] = choices["experts"] | {"size": 64, "shared": 96 * bool(choices["experts"].get("shared"))}
     model, path = made(choices, seed)
     decoder = decoder_of(model, path, table, dtype, kv_dtype)
     whole = prefill(decoder, TOKENS[:20])
@@ -135,6 +137,11 @@ def exchanged(spec: Spec, other: Spec, place: tuple[Any, ...]) -> Spec:
 def is_read(spec: Spec, place: tuple[Any, ...]) -> bool:
     layer = spec["layers"][0]
     unread = {"gate"} if not layer.get("mlp", {}).get("gated", True) else set()
+    attention = spec["layers"][place[1]]["attention"] if place[0] == "layers" else {}
+    if "kv_donor" in attention:
+        unread |= {"key", "value"}
+    if "value_is_key" in attention:
+        unread |= {"value"}
     return place[-1] not in (unread | {"mlp_norm"} if layer.get("mlp_reads_attention_norm") else unread)
 
 

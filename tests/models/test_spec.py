@@ -187,6 +187,15 @@ BAD: dict[str, list[Any]] = {
     "layers[1].mlp_norm.eps": [-1],
     "layers[1].post_mlp_norm.eps": [0],
     "layers[1].post_attention_norm.eps": [0],
+    "layers[1].attention.num_heads": [-1, 5000],
+    "layers[1].attention.num_kv_heads": [-1, 3, 8],
+    "layers[1].attention.head_dim": [-1, 12, 18, 8192],
+    "layers[1].attention.kv_donor": [-2, 1, 5],
+    "layers[1].attention.norms.value.eps": [0],
+    "layers[1].input.present": [True],
+    "layers[1].input.place": [1, -1],
+    "layer_embedding.size": [-16, 1 << 20],
+    "layer_embedding.num_places": [1, -1],
     "layers[1].attention.rope": [1, -2, 1 << 40],
     "layers[1].attention.window": [-1, 1 << 40],
     "layers[1].attention.scale": [0, -0.5],
@@ -257,6 +266,63 @@ def test_bad_values_of_experts(name: str) -> None:
         error = refusal(changed(with_experts().spec, place_of(f"layers[1].moe.{name}"), value))
         field = f"layers[1].moe.{NAMED.get(name, name)}"
         assert error.field == field and f"the spec's {field} " in error.message, value
+
+
+@pytest.mark.parametrize(
+    "changes, field",
+    [
+        ({"attention.kv_donor": -3}, "attention.kv_donor"),
+        ({"attention.kv_donor": 1}, "attention.kv_donor"),  # itself
+        ({"attention.kv_donor": 2}, "attention.kv_donor"),  # behind it
+        ({"attention.window": 9}, "attention.kv_donor"),  # of another group
+        ({"attention.num_kv_heads": 1}, "attention.kv_donor"),
+        ({"attention.head_dim": 32}, "attention.kv_donor"),
+        ({"attention.norms.key": {"present": True}}, "attention.norms.key.present"),
+        ({"attention.norms.value": {"present": True}}, "attention.norms.value.present"),
+        ({"attention.key": {"weight": {"name": "a"}}}, "attention.key.weight.name"),
+        ({"attention.value": {"weight": {"name": "a"}}}, "attention.value.weight.name"),
+        ({"attention.value_is_key": True}, "attention.value_is_key"),
+    ],
+)
+def test_donors_that_do_not_fit(changes: Spec, field: str) -> None:
+    spec = TinyModel({"kv_donors": [-1, 0], "head_norm": RMS}).spec
+    for name, value in changes.items():
+        spec = changed(spec, place_of(f"layers[1].{name}"), value)
+    assert refusal(spec).field == f"layers[1].{field}"
+
+
+def test_a_donor_without_keys() -> None:
+    spec = TinyModel({"kv_donors": [-1, 0]}).spec
+    spec["layers"].append(changed(spec["layers"][1], ("attention", "kv_donor"), 1))
+    error = refusal(spec)
+    assert error.field == "layers[2].attention.kv_donor" and "no keys of its own" in error.message
+
+
+@pytest.mark.parametrize(
+    "changes, field",
+    [
+        ({"layers[0].attention.norms": {}}, "layers[0].attention.value_is_key"),
+        ({"layers[0].attention.value": {"weight": {"name": "a"}}}, "layers[0].attention.value.weight.name"),
+        (
+            {"layers[0].attention.gate_kind": "head", "layers[0].attention.gate": {"weight": {"name": "a"}}},
+            "layers[0].attention.value_is_key",
+        ),
+        ({"layer_embedding.norm": {}}, "layer_embedding.norm.present"),
+        ({"layer_embedding.weight.name": ""}, "layer_embedding.weight.name"),
+        ({"layer_embedding.num_places": 1}, "layers[0].input.place"),
+        ({"layer_embedding.scale": 0}, "layer_embedding.scale"),
+        ({"layers[0].input.gate": {}}, "layers[0].input.gate.weight.name"),
+        ({"layers[0].input.activation": "xielu"}, "layers[0].input.activation"),
+        ({"layers[0].output_scale.plus": 1e31}, "layers[0].output_scale.plus"),
+        ({"layers[0].output_scale.times": 1e31}, "layers[0].output_scale.times"),
+        ({"embedding.weight.times": 2.0}, "embedding.weight.times"),
+    ],
+)
+def test_parts_of_gemma4_that_do_not_fit(changes: Spec, field: str) -> None:
+    spec = TinyModel({"value_is_key": True, "value_norm": RMS, "layer_embedding": 16, "output_scale": True}).spec
+    for name, value in changes.items():
+        spec = changed(spec, place_of(name), value)
+    assert refusal(spec).field == field
 
 
 def test_experts_beside_what_they_do_not_fit() -> None:

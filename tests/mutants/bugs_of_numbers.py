@@ -326,8 +326,8 @@ BUGS = [
         "padding of heads is normed",
         "csrc/model",
         "HeadNorm",
-        "by_head ? pass.spec.head_dim : num_heads * pass.spec.head_dim",
-        "by_head ? pass.spec.padded_head_dim() : num_heads * pass.spec.head_dim",
+        "(by_head ? 1 : num_heads) * attention.head_dim",
+        "(by_head ? attention.padded_head_dim() : num_heads * attention.head_dim)",
         "engine/test_decoder_parts.py",
     ),
     Mutant(

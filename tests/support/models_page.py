@@ -37,7 +37,7 @@ What holds for every family:
 
 ## Families
 
-Checked with tiny random models of transformers 5.24 (tests/models/test_families.py): each position's label and top 20 log-probabilities are
+Checked with tiny random models of transformers 5.24 (tests/models/test_families.py, test_gemma4.py): each position's label and top 20 log-probabilities are
 within 1e-4 of transformers' float64, or no farther from it than twice transformers' own fp32.
 
 | family | config.json: architectures (model_type) | GGUF | |

@@ -54,8 +54,7 @@ class Interpreter:
 
     def __init__(self, spec: Spec, tensors: dict[str, Array]) -> None:
         self.spec, self.tensors = spec, tensors
-        self.heads, self.kv_heads = spec["num_heads"], spec["num_kv_heads"]
-        self.head_dim: int = spec["head_dim"]
+        self.kept: list[tuple[Array, Array]] = []  # keys and values of the layers so far
         self.margin = math.inf
 
     def rows(self, binding: Spec, count: int, expert: int = 0) -> Array:
@@ -76,7 +75,7 @@ class Interpreter:
             within = places % head_rows
             halves = np.where(within < pairs // 2, 2 * within, 2 * (within - pairs // 2) + 1)
             places = places // head_rows * order.get("head_stride", 0) + np.where(within < pairs, halves, within)
-        result: Array = stored[order.get("first_row", 0) + places] + binding.get("plus", 0.0)
+        result: Array = stored[order.get("first_row", 0) + places] * binding.get("times", 1.0) + binding.get("plus", 0.0)
         return result
 
     def linear(self, spec: Spec, x: Array, size: int, expert: int = 0) -> Array:
@@ -137,30 +136,48 @@ class Interpreter:
         distance = positions[:, None] - positions[None]
         hidden = (distance < 0) | (distance >= (spec.get("window") or len(q)))
         scores = np.where(hidden, -np.inf, scores)
-        sinks = self.rows(spec["sinks"], self.heads) if "sinks" in spec else np.full(self.heads, -np.inf)
-        scores = np.concatenate([scores, np.broadcast_to(sinks[:, None, None], (self.heads, len(q), 1))], -1)
+        heads = q.shape[1]
+        sinks = self.rows(spec["sinks"], heads) if "sinks" in spec else np.full(heads, -np.inf)
+        scores = np.concatenate([scores, np.broadcast_to(sinks[:, None, None], (heads, len(q), 1))], -1)
         scores = np.exp(scores - scores.max(-1, keepdims=True))
         result: Array = (scores / scores.sum(-1, keepdims=True))[..., :-1]
         return result
 
+    def sizes(self, spec: Spec) -> tuple[int, int, int]:
+        """Heads, KV heads and head size of a layer."""
+        heads, kv_heads, size = (spec.get(name, self.spec[name]) for name in ("num_heads", "num_kv_heads", "head_dim"))
+        return heads, kv_heads, size
+
+    def turned(self, spec: Spec, which: str, x: Array) -> Array:
+        """Queries or keys, normed and rotated."""
+        norms = spec.get("norms", {})
+        if not norms.get("after_rope"):
+            x = self.head_norm(norms, which, x)
+        if spec.get("rope", -1) >= 0:
+            x = self.rotate(self.spec["ropes"][spec["rope"]], x)
+        return self.head_norm(norms, which, x) if norms.get("after_rope") else x
+
+    def projected(self, spec: Spec, which: str, x: Array, heads: int, size: int) -> Array:
+        made = self.linear(spec[which], x, heads * size).reshape(len(x), heads, size)
+        limit = spec.get("clip")
+        return np.clip(made, -limit, limit) if limit else made
+
     def heads_of(self, spec: Spec, x: Array) -> tuple[Array, Array, Array]:
         """Queries, keys and values, each [rows, heads, head_dim]: normed, rotated, those of key heads repeated."""
-        num_rows, size, norms = len(x), self.head_dim, spec.get("norms", {})
-        q = self.linear(spec["query"], x, self.heads * size).reshape(num_rows, self.heads, size)
-        k = self.linear(spec["key"], x, self.kv_heads * size).reshape(num_rows, self.kv_heads, size)
-        v = self.linear(spec["value"], x, self.kv_heads * size).reshape(num_rows, self.kv_heads, size)
-        if limit := spec.get("clip"):
-            q, k, v = (np.clip(heads, -limit, limit) for heads in (q, k, v))
-        if not norms.get("after_rope"):
-            q, k = self.head_norm(norms, "query", q), self.head_norm(norms, "key", k)
-        if spec.get("rope", -1) >= 0:
-            q, k = (self.rotate(self.spec["ropes"][spec["rope"]], heads) for heads in (q, k))
-        if norms.get("after_rope"):
-            q, k = self.head_norm(norms, "query", q), self.head_norm(norms, "key", k)
+        heads, kv_heads, size = self.sizes(spec)
+        q = self.turned(spec, "query", self.projected(spec, "query", x, heads, size))
         if temperature := spec.get("query_temperature"):
-            grown = np.log1p(np.floor(np.arange(num_rows) / temperature["original"]))
+            grown = np.log1p(np.floor(np.arange(len(x)) / temperature["original"]))
             q = q * (1 + temperature["beta"] * grown)[:, None, None]
-        k, v = (np.repeat(heads, self.heads // self.kv_heads, 1) for heads in (k, v))
+        donor = spec.get("kv_donor", -1)
+        if donor >= 0:
+            k, v = self.kept[donor]
+        else:
+            k = self.turned(spec, "key", self.projected(spec, "key", x, kv_heads, size))
+            v = self.projected(spec, "key" if spec.get("value_is_key") else "value", x, kv_heads, size)
+            v = self.norm(spec.get("norms", {}).get("value", {}), v)
+        self.kept.append((k, v))
+        k, v = (np.repeat(kept, heads // kv_heads, 1) for kept in (k, v))
         return q, k, v
 
     def first_weights(self, tokens: list[int]) -> Array:
@@ -170,13 +187,13 @@ class Interpreter:
         return self.weights(layer["attention"], q, k)
 
     def attention(self, spec: Spec, x: Array) -> Array:
-        num_rows, size = len(x), self.head_dim
+        num_rows, (heads, _, size) = len(x), self.sizes(spec)
         q, k, v = self.heads_of(spec, x)
         out = np.einsum("hqk,khd->qhd", self.weights(spec, q, k), v)
         kind = spec.get("gate_kind", "none")
         if kind != "none":
-            gates = sigmoid(self.linear(spec["gate"], x, self.heads * (size if kind == "element" else 1)))
-            out = out * gates.reshape(num_rows, self.heads, -1)
+            gates = sigmoid(self.linear(spec["gate"], x, heads * (size if kind == "element" else 1)))
+            out = out * gates.reshape(num_rows, heads, -1)
         out = self.norm(spec.get("output_norm", {}), out.reshape(num_rows, -1))
         return self.linear(spec["output"], out, self.spec["hidden_size"])
 
@@ -228,7 +245,8 @@ class Interpreter:
         if spec.get("renormalise"):
             total = np.maximum(weights.sum(-1, keepdims=True), spec.get("least_sum", 0.0)) + spec.get("sum_epsilon", 0.0)
             weights = weights / total
-        result: Array = weights * spec.get("factor", 1.0)
+        weights = weights * spec.get("factor", 1.0)
+        result: Array = weights * self.rows(spec["expert_scales"], weights.shape[-1]) if "expert_scales" in spec else weights
         return result
 
     def largest(self, scores: Array, count: int) -> Array:
@@ -259,19 +277,38 @@ class Interpreter:
             left = np.where(best, -np.inf, left)
         return weights
 
-    def moe(self, layer: Spec, x: Array) -> Array:
-        """The chosen experts' outputs by weight, and the shared expert's."""
-        spec = layer["moe"]
-        weights = self.routed(spec["router"], self.linear(spec["router"]["linear"], x, spec["num_experts"]), spec["num_used"])
-        out = sum(weights[:, [expert]] * self.mlp(spec["expert"], x, expert) for expert in range(spec["num_experts"]))
+    def moe(self, layer: Spec, x: Array, stream: Array) -> Array:
+        """The chosen experts' outputs by weight, and the shared expert's. x: what mlp_norm makes of the stream."""
+        spec, router = layer["moe"], layer["moe"]["router"]
+        read = self.norm(spec["norm"], stream) if "norm" in spec else x
+        routed = self.norm(router["norm"], stream) if "norm" in router else read
+        weights = self.routed(router, self.linear(router["linear"], routed, spec["num_experts"]), spec["num_used"])
+        out = sum(weights[:, [expert]] * self.mlp(spec["expert"], read, expert) for expert in range(spec["num_experts"]))
+        out = self.norm(spec.get("post_norm", {}), np.asarray(out))
         if layer.get("mlp", {}).get("size"):
             gate = sigmoid(self.linear(spec["shared_gate"], x, 1)) if "shared_gate" in spec else 1.0
-            out = out + gate * self.mlp(layer["mlp"], x)
+            out = out + gate * self.norm(spec.get("shared_post_norm", {}), self.mlp(layer["mlp"], x))
         result: Array = out
         return result
 
-    def block(self, spec: Spec, x: Array) -> Array:
-        return self.moe(spec, x) if "moe" in spec else self.mlp(spec["mlp"], x)
+    def block(self, spec: Spec, x: Array, stream: Array) -> Array:
+        return self.moe(spec, x, stream) if "moe" in spec else self.mlp(spec["mlp"], x)
+
+    def layer_values(self, tokens: list[int], x: Array) -> Array:
+        """[rows, places, size] of embeddings for the layers."""
+        spec = self.spec["layer_embedding"]
+        width = spec["num_places"] * spec["size"]
+        looked_up = self.rows(spec["weight"], self.spec["vocab_size"])[tokens] * spec.get("scale", 1.0)
+        projected = self.linear(spec["projection"], x, width).reshape(len(x), spec["num_places"], spec["size"])
+        result: Array = looked_up.reshape(projected.shape) + self.norm(spec["norm"], projected)
+        return result
+
+    def end_of_layer(self, spec: Spec, x: Array) -> Array:
+        if given := spec.get("input"):
+            gate = activate(given.get("activation", "gelu_tanh"), self.linear(given["gate"], x, self.spec["layer_embedding"]["size"]), [])
+            inner = gate * self.given[:, given.get("place", 0)]
+            x = x + self.norm(given.get("norm", {}), self.linear(given["projection"], inner, self.spec["hidden_size"]))
+        return x * self.rows(spec["output_scale"], 1) if "output_scale" in spec else x
 
     def layer(self, spec: Spec, x: Array) -> Array:
         scale = spec.get("residual_scale", 1.0)
@@ -283,9 +320,9 @@ class Interpreter:
         attended = scale * norm("post_attention_norm", self.mixer(spec, before))
         if spec.get("order") != "parallel":
             x = x + attended
-            return x + scale * norm("post_mlp_norm", self.block(spec, norm("mlp_norm", x)))
+            return x + scale * norm("post_mlp_norm", self.block(spec, norm("mlp_norm", x), x))
         read = before if spec.get("mlp_reads_attention_norm") else norm("mlp_norm", x)
-        return x + attended + scale * norm("post_mlp_norm", self.block(spec, read))
+        return x + attended + scale * norm("post_mlp_norm", self.block(spec, read, x))
 
     def embed(self, tokens: list[int]) -> Array:
         spec = self.spec["embedding"]
@@ -298,8 +335,11 @@ class Interpreter:
     def states(self, tokens: list[int]) -> list[Array]:
         """[len(tokens), hidden_size] after the embedding and after each layer."""
         states = [self.embed(tokens)]
+        self.kept.clear()
+        if "layer_embedding" in self.spec:
+            self.given = self.layer_values(tokens, states[0])
         for layer in self.spec["layers"]:
-            states.append(self.layer(layer, states[-1]))
+            states.append(self.end_of_layer(layer, self.layer(layer, states[-1])))
         return states
 
     def logits(self, tokens: list[int]) -> Array:

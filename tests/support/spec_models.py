@@ -50,6 +50,12 @@ PLAIN: Spec = {
     "tied": True,
     "logit_scale": 1.0,
     "logit_cap": 0.0,
+    "heads_of_layers": [{}, {}],  # of each layer: num_heads, num_kv_heads and head_dim that differ
+    "kv_donors": [-1, -1],
+    "value_norm": None,
+    "value_is_key": False,
+    "output_scale": False,
+    "layer_embedding": 0,  # values of each place
     "experts": None,  # of each layer: fields of the router, and what EXPERTS lists
 }
 #: Of layers with experts, beside the router's fields.
@@ -62,6 +68,7 @@ EXPERTS: Spec = {
     "shared": 0,
     "gate": False,
     "layers": [0, 1],
+    "beside": False,  # experts with norms and scales of their own beside the MLP
 }
 RMS, LAYER, BARE = {"kind": "rms"}, {"kind": "layer", "bias": True}, {"kind": "rms", "weight": False}
 LAYER_NORMS: Spec = {"norm": LAYER, "final_norm": LAYER}
@@ -140,6 +147,32 @@ PARTS: dict[str, Spec] = {
         "head_norm": RMS,
         "sinks": True,
     },
+    "heads of layers": {"heads_of_layers": [{}, {"num_heads": 2, "num_kv_heads": 1, "head_dim": 32}], "windows": [7, 0]},
+    "heads of layers with the rest": {
+        "heads_of_layers": [{"num_heads": 6, "num_kv_heads": 3, "head_dim": 20}, {"head_dim": 48}],
+        "head_norm": LAYER,
+        "own_weights": True,
+        "attention_gate": "element",
+        "output_norm": RMS,
+        "sinks": True,
+        "rows": "by head",
+    },
+    "keys of a donor": {"kv_donors": [-1, 0], "head_norm": RMS},
+    "keys of a donor in a window": {"kv_donors": [-1, 0], "windows": [7, 7], "attention_gate": "head"},
+    "keys of a donor with more queries": {
+        "kv_donors": [-1, 0],
+        "heads_of_layers": [{}, {"num_heads": 8}],
+        "head_norm": BARE,
+        "after_rope": True,
+    },
+    "norm of values": {"value_norm": BARE},
+    "norm of values of 20": {"value_norm": RMS, "head_dim": 20, "ropes": [{"rotary_dim": 20}]},
+    "value is key": {"value_is_key": True, "value_norm": BARE, "head_norm": RMS},
+    "value is key in some layers": {"value_is_key": True, "value_norm": RMS, "kv_donors": [-1, 0], "clip": 0.5},
+    "output scale": {"output_scale": True},
+    "layer embedding": {"layer_embedding": 32, "places": "both"},
+    "layer embedding and output scale": {"layer_embedding": 16, "output_scale": True, "embedding_scale": 3.0},
+    "experts beside the MLP": {"experts": {"shared": 96, "beside": True, "renormalise": True}, "places": "both"},
     "experts": {"experts": {}},
     "experts of a part": {"experts": {"layers": [1], "renormalise": True, "factor": 1.5}},
     "experts in one tensor": {"experts": {"stored": "fused", "score": "sigmoid", "choice_bias": True, "renormalise": True}},
@@ -173,6 +206,13 @@ def mixture(seed: int) -> Spec:
         head_dim = 16
         choices["own_weights"] = False
     choices["head_dim"] = head_dim
+    if choices.get("span") == "projection" or choices.get("rows") in ("interleaved",):
+        choices["heads_of_layers"] = PLAIN["heads_of_layers"]
+    if choices.get("value_is_key"):
+        choices |= {"attention_gate": "none", "rows": "plain", "head_dim": 16, "heads_of_layers": PLAIN["heads_of_layers"]}
+    if choices.get("kv_donors", PLAIN["kv_donors"]) != PLAIN["kv_donors"]:
+        choices["heads_of_layers"] = PLAIN["heads_of_layers"]
+        choices["windows"] = [choices.get("windows", PLAIN["windows"])[0]] * 2
     choices["ropes"] = [rope | {"rotary_dim": min(rope["rotary_dim"], head_dim)} for rope in choices.get("ropes", PLAIN["ropes"])]
     choices["rope_of_layers"] = [min(rope, len(choices["ropes"]) - 1) for rope in choices.get("rope_of_layers", [0, 0])]
     if choices.get("order", "sequential") != "sequential":
@@ -255,27 +295,35 @@ class TinyModel:
             norm["bias"] = self._random(f"{name}.bias", (size,), 0.3)
         return norm
 
-    def _fused(self, name: str, by_head: bool, transposed: bool) -> dict[str, Spec]:
+    def _fused(self, name: str, sizes: tuple[int, int, int], by_head: bool, transposed: bool) -> dict[str, Spec]:
         """One tensor for query, key and value: one after the other, or a query group, its key and its value after the other."""
-        size, group = self.choices["head_dim"], HEADS // KV_HEADS
-        rows = (HEADS + 2 * KV_HEADS) * size
+        heads, kv_heads, size = sizes
+        group, rows = heads // kv_heads, (heads + 2 * kv_heads) * size
         whole = self._linear(f"{name}.qkv", rows, HIDDEN, transposed)
         if "query" in self.choices["biases"]:
             whole["bias"] = self._random(f"{name}.qkv.bias", (rows,), 0.3)
         places = {"query": (0, group * size), "key": (group * size, size), "value": ((group + 1) * size, size)}
         if not by_head:
-            places = {"query": (0, 0), "key": (HEADS * size, 0), "value": ((HEADS + KV_HEADS) * size, 0)}
+            places = {"query": (0, 0), "key": (heads * size, 0), "value": ((heads + kv_heads) * size, 0)}
         parts: dict[str, Spec] = {}
         for part, (first, head_rows) in places.items():
             order = {"first_row": first, "head_rows": head_rows, "head_stride": (group + 2) * size} if by_head else {"first_row": first}
             parts[part] = {tensor: binding | {"order": order} for tensor, binding in whole.items()}
         return parts
 
-    def _projections(self, name: str) -> dict[str, Spec]:
-        size, rows = self.choices["head_dim"], self.choices["rows"]
+    def sizes_of(self, index: int) -> tuple[int, int, int]:
+        """Heads, KV heads and head size of a layer."""
+        has: Spec = {"num_heads": HEADS, "num_kv_heads": KV_HEADS, "head_dim": self.choices["head_dim"]}
+        has |= self.choices["heads_of_layers"][index]
+        return has["num_heads"], has["num_kv_heads"], has["head_dim"]
+
+    def _projections(self, name: str, index: int) -> dict[str, Spec]:
+        rows, (heads, kv_heads, size) = self.choices["rows"], self.sizes_of(index)
+        if self.choices["kv_donors"][index] >= 0:
+            return {"query": self._linear(f"{name}.query", heads * size, HIDDEN)}
         if rows in ("fused", "by head"):
-            return self._fused(name, rows == "by head", self.choices["transposed"])
-        counts = {"query": HEADS, "key": KV_HEADS, "value": KV_HEADS}
+            return self._fused(name, (heads, kv_heads, size), rows == "by head", self.choices["transposed"])
+        counts = {"query": heads, "key": kv_heads, "value": kv_heads}
         parts = {part: self._linear(f"{name}.{part}", count * size, HIDDEN) for part, count in counts.items()}
         if rows == "interleaved":
             order = {"head_rows": size, "head_stride": size, "adjacent_pairs": self.choices["ropes"][0]["rotary_dim"]}
@@ -284,27 +332,38 @@ class TinyModel:
         return parts
 
     def _attention(self, name: str, index: int) -> Spec:
-        has, size = self.choices, self.choices["head_dim"]
-        attention: Spec = self._projections(name) | {"output": self._linear(f"{name}.output", HIDDEN, HEADS * size, has["transposed"])}
+        has, (heads, kv_heads, size), donor = self.choices, self.sizes_of(index), self.choices["kv_donors"][index]
+        attention: Spec = self._projections(name, index) | {
+            "output": self._linear(f"{name}.output", HIDDEN, heads * size, has["transposed"])
+        }
+        attention |= has["heads_of_layers"][index] | ({"kv_donor": donor} if donor >= 0 else {})
         attention |= {
             "rope": has["rope_of_layers"][index],
             "window": has["windows"][index],
             "scale": has["attention_scale"],
             "clip": has["clip"],
         }
-        attention |= {"soft_cap": has["attention_cap"], "output_norm": self._norm(f"{name}.output_norm", HEADS * size, has["output_norm"])}
+        attention |= {"soft_cap": has["attention_cap"], "output_norm": self._norm(f"{name}.output_norm", heads * size, has["output_norm"])}
         if has["head_norm"] is not None:
             alone = has["span"] == "head" and not has["own_weights"]
-            sizes = {"query": size if alone else HEADS * size, "key": size if alone else KV_HEADS * size}
+            sizes = {"query": size if alone else heads * size, "key": size if alone else kv_heads * size}
+            if donor >= 0:
+                sizes.pop("key")
             norms: Spec = {which: self._norm(f"{name}.{which}_norm", count, has["head_norm"]) for which, count in sizes.items()}
             attention["norms"] = norms | {"span": has["span"], "own_weights": has["own_weights"], "after_rope": has["after_rope"]}
+        if has["value_norm"] is not None and donor < 0:
+            attention.setdefault("norms", {})["value"] = self._norm(f"{name}.value_norm", size, has["value_norm"])
+        if has["value_is_key"] and donor < 0:
+            for part in attention.pop("value").values():
+                self.tensors.pop(part["name"])
+            attention["value_is_key"] = True
         if has["attention_gate"] != "none":
-            rows = HEADS * (size if has["attention_gate"] == "element" else 1)
+            rows = heads * (size if has["attention_gate"] == "element" else 1)
             attention |= {"gate_kind": has["attention_gate"], "gate": self._linear(f"{name}.attention_gate", rows, HIDDEN)}
         if has["sinks"]:
-            attention["sinks"] = self._random(f"{name}.sinks", (HEADS,), 1.0, 1.0)
+            attention["sinks"] = self._random(f"{name}.sinks", (heads,), 1.0, 1.0)
         if has["linear_biases"]:
-            attention["linear_biases"] = [2.0 ** -(head + 1) for head in range(HEADS)]
+            attention["linear_biases"] = [2.0 ** -(head + 1) for head in range(heads)]
         if has["temperature"]:
             attention["query_temperature"] = has["temperature"]
         return attention
@@ -338,6 +397,16 @@ class TinyModel:
             for part in ("weight", "bias"):
                 self.tensors.pop(f"{name}.mlp_norm.{part}", None)
         layer["attention"] = self._attention(f"{name}.attention", index)
+        if has["output_scale"] and index + 1 < LAYERS:  # behind the last layer the final norm takes it away
+            layer["output_scale"] = self._random(f"{name}.output_scale", (1,), 0.2, 0.8)
+        if size := has["layer_embedding"]:
+            layer["input"] = {
+                "present": True,
+                "place": LAYERS - index,
+                "gate": self._linear(f"{name}.input_gate", size, HIDDEN),
+                "projection": self._linear(f"{name}.input_projection", HIDDEN, size),
+                "norm": self._norm(f"{name}.input_norm", HIDDEN, has["norm"]),
+            }
         experts = has["experts"]
         if experts is None or index not in experts.get("layers", EXPERTS["layers"]):
             return layer | {"mlp": self._mlp(f"{name}.mlp")}
@@ -348,10 +417,16 @@ class TinyModel:
         router: Spec = {
             key: value for key, value in has.items() if key not in EXPERTS and not key.startswith("activation") and key != "gated"
         }
+        beside: Spec = {}
+        if has["beside"]:
+            beside = {which: self._norm(f"{name}.{which}", HIDDEN, RMS) for which in ("norm", "post_norm", "shared_post_norm")}
+            router["norm"] = self._norm(f"{name}.router_norm", HIDDEN, RMS)
+            router["norm"]["weight"]["times"] = 0.5
+            router["expert_scales"] = self._random(f"{name}.expert_scales", (has["num_experts"],), 0.3, 1.0)
         router["linear"] = self._linear(f"{name}.router", has["num_experts"], HIDDEN)
         if router.pop("choice_bias", False):
             router["choice_bias"] = self._random(f"{name}.choice_bias", (has["num_experts"],), 0.2)
-        moe = {
+        moe = beside | {
             "num_experts": has["num_experts"],
             "num_used": has["num_used"],
             "router": router,
@@ -401,8 +476,20 @@ class TinyModel:
             rows = LONGEST + has["positions"]
             embedding |= {"positions": self._random("positions.weight", (rows, HIDDEN), 1.0), "position_offset": has["positions"]}
         head: Spec = {} if has["tied"] else self._linear("head", VOCAB, HIDDEN)
+        given: Spec = {}
+        if size := has["layer_embedding"]:
+            width = (LAYERS + 1) * size
+            given = {
+                "size": size,
+                "num_places": LAYERS + 1,
+                "weight": self._random("layer_embedding.weight", (VOCAB, width), 1.0),
+                "scale": 0.7,
+                "projection": self._linear("layer_projection", width, HIDDEN),
+                "norm": self._norm("layer_norm", size, RMS),
+            }
         return {
             "family": "tiny",
+            "layer_embedding": given,
             "hidden_size": HIDDEN,
             "num_heads": HEADS,
             "num_kv_heads": KV_HEADS,

@@ -73,7 +73,7 @@ LONGROPE = {
 MULTIPLIERS = {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.1, "logits_scaling": 2.0}
 WINDOWED = {"sliding_window": WINDOW}
 
-#: Names of transformers' model types, and what their config says beside the sizes.
+#: Names of transformers' model types, with a variant's behind a hyphen, and what their config says beside the sizes.
 FAMILIES: dict[str, dict[str, Any]] = {
     # tier 1
     "llama": {"rope_parameters": LLAMA3, "attention_bias": True, "mlp_bias": True},
@@ -199,7 +199,31 @@ STATES: dict[str, dict[str, Any]] = {
     },
 }
 NEAREST = 1e-4
-SEEDS = {"qwen2_moe": 2, "granitemoeshared": 1, "ernie4_5_moe": 2, "glm4_moe": 2, "lfm2_moe": 1}
+#: Gemma 4 as its sizes are made: in global layers heads are larger, and there may be fewer for keys, which are the values.
+_GEMMA4: dict[str, Any] = {
+    "num_hidden_layers": 6,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    "global_head_dim": 32,
+    "final_logit_softcapping": 5.0,
+    "hidden_size_per_layer_input": 0,
+} | WINDOWED
+_FEW_KEYS = {"attention_k_eq_v": True, "num_global_key_value_heads": 1}
+GEMMA4: dict[str, dict[str, Any]] = {
+    "gemma4_text-e2b": _GEMMA4
+    | {
+        "num_kv_shared_layers": 2,
+        "use_double_wide_mlp": True,
+        "hidden_size_per_layer_input": 16,
+        "vocab_size_per_layer_input": VOCAB,
+        "layer_types": ["sliding_attention", "full_attention"] * 3,
+    },
+    "gemma4_text-31b": _GEMMA4 | _FEW_KEYS,
+    "gemma4_text-26b": _GEMMA4
+    | _FEW_KEYS
+    | {"enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 32}
+    | {"num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2},
+}
+SEEDS = {"gemma4_text-26b": 26, "qwen2_moe": 2, "granitemoeshared": 1, "ernie4_5_moe": 2, "glm4_moe": 2, "lfm2_moe": 1}
 
 UNEVEN = {"sliding_window": WINDOW + 1}
 #: Mistakes that a reader of these families could make, as changes of the config: each must move the logits, else the tiny model does not
@@ -274,11 +298,11 @@ def config_of(name: str, **changes: Any) -> Any:
     """The config, as an object of the family's class."""
     from transformers import AutoConfig
 
-    special = (FAMILIES | EXPERTS | STATES)[name]
+    special = (FAMILIES | EXPERTS | STATES | GEMMA4)[name]
     sizes = {} if special.items() >= OLD_SIZES.items() else SIZES
     if name in ("bloom", "opt"):
         sizes = {key: value for key, value in sizes.items() if key != "head_dim"}
-    return AutoConfig.for_model(name, **(sizes | special | changes))
+    return AutoConfig.for_model(name.split("-")[0], **(sizes | special | changes))
 
 
 def make(name: str, folder: Path, **changes: Any) -> Family:
@@ -319,6 +343,10 @@ def _write(name: str, path: Path, changes: dict[str, Any]) -> None:
         for part, tensor in (*model.named_parameters(), *model.named_buffers()):
             if part.endswith(("e_score_correction_bias", "expert_bias")):  # one is a buffer, one has two dimensions
                 tensor.normal_(0, 0.1)
+            if part.endswith("layer_scalar"):
+                tensor.uniform_(0.6, 1.3)
+            if part.endswith("router.scale"):  # which is divided by the root of the hidden size
+                tensor.mul_(8)
         model.save_pretrained(path)
         (path / "tokenizer.json").write_text(json.dumps(byte_tokenizer(257)))
         fp32 = model(torch.tensor([TOKENS]), use_cache=False).logits[0].numpy()

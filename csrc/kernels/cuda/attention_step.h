@@ -22,6 +22,7 @@ inline const char* WhyNormsApart(const HeadSteps& heads) {
 
 // Why heads are made in memory, and K and V written to the cache, by a launch before attention (HeadsKernel); null: attention does it.
 inline const char* WhyHeadsApart(const AttentionStep& step) {
+  if (step.written.k == nullptr) return "K and V are another layer's";
   if (step.keeps_queries) return "the queries are read again";
   if (step.heads.num_rows > kMostNewRows) return "each row would make K and V of too many others";
   return nullptr;

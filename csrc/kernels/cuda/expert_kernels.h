@@ -23,6 +23,7 @@ struct RouteKernel {
   void ForEachPointer(const Visit& visit) const {
     visit(args.logits);
     visit(args.choice_bias);
+    visit(args.expert_scales);
     visit(args.experts);
     visit(args.weights);
   }

@@ -242,7 +242,8 @@ class GpuDevice final : public Device {
     plan.rows = ProjectedRows(args, step.written, heads);
     if (WhyHeadsApart(step) != nullptr) {
       Busy().Launch(
-          heads.num_rows, args.num_heads + args.kv.num_kv_heads, HeadsKernel::kThreads, HeadsKernel::kSharedBytes,
+          heads.num_rows, args.num_heads + (step.written.k != nullptr ? args.kv.num_kv_heads : 0), HeadsKernel::kThreads,
+          HeadsKernel::kSharedBytes,
           HeadsKernel{std::exchange(plan.rows, {}), args.kv, plan.args.segments, plan.row_segments, heads.queries, args.num_heads});
     }
     const bool ends_apart = WhyEndApart(step, !placed.plan().whole_groups.empty()) != nullptr;

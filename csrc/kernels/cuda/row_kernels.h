@@ -163,6 +163,7 @@ struct ActivationKernel {
   template <typename Visit>
   void ForEachPointer(const Visit& visit) const {
     visit(args.x);
+    visit(args.up);
     visit(args.out);
     VisitPointers(forms, visit);
   }
@@ -172,11 +173,13 @@ struct ActivationKernel {
     const int64_t begin = block.y * kColumns;
     const int64_t left = args.size - begin;
     const int64_t count = left < kColumns ? left : kColumns;
-    const float* x = args.x + block.x * (args.gated ? 2 : 1) * args.size + begin;
+    const bool has_both = args.gated && args.up == nullptr;
+    const float* x = args.x + block.x * (has_both ? 2 : 1) * args.size + begin;
+    const float* up = has_both ? x + args.size : args.up + block.x * args.up_stride + begin;
     float* out = args.out + block.x * args.size + begin;
     block.ForEachThread([&](int thread) {
       for (int64_t i = thread; i < count; i += block.num_threads) {
-        out[i] = args.gated ? reference::GatedActivated(args, x[i], x[args.size + i]) : reference::Activated(args, x[i]);
+        out[i] = args.gated ? reference::GatedActivated(args, x[i], up[i]) : reference::Activated(args, x[i]);
       }
     });
     if (forms.codes == nullptr) return;

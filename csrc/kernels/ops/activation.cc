@@ -10,8 +10,10 @@ void Activate(const KernelContext& context, const ActivationArgs& args, const Li
   if (context.device != nullptr) return context.device->Activate(args, input.quantized);
   ProduceRows(context, args.out, args.num_rows, args.size, 4096, input, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const float* x = args.x + row * (args.gated ? 2 : 1) * args.size;
-      context.table->activate(args, x, args.gated ? x + args.size : nullptr, args.size, args.out + row * args.size);
+      const bool has_both = args.gated && args.up == nullptr;
+      const float* x = args.x + row * (has_both ? 2 : 1) * args.size;
+      const float* up = has_both ? x + args.size : args.gated ? args.up + row * args.up_stride : nullptr;
+      context.table->activate(args, x, up, args.size, args.out + row * args.size);
     }
   });
 }

@@ -4,7 +4,8 @@
 // kSwigluClamped, gated, with three parameters limit, alpha, plus: g = min(gate, limit), u = up no farther from 0 than limit;
 //   (g sigmoid(alpha g)) (u + plus); NaN stays NaN
 //
-// x       num_rows rows of size fp32; gated: num_rows rows of 2 * size: gate, then up. out [num_rows, size], may not overlap x
+// x       num_rows rows of size fp32; gated: num_rows rows of 2 * size: gate, then up; or with `up` rows of the gate alone.
+//         out [num_rows, size], may not overlap x
 // input   other forms of out to make (kernels/ops/linear_input.h)
 // Sources: Hendrycks and Gimpel, 2016 (GELU); So et al., Primer, 2021 (ReLU^2); Huang and Schlag, xIELU, 2024;
 // OpenAI, gpt-oss, 2025 (clamped SwiGLU).
@@ -27,6 +28,8 @@ struct ActivationArgs {
   int64_t num_rows;
   int64_t size;
   float* out;
+  const float* up = nullptr;  // gated: rows up_stride apart; null: behind those of the gate
+  int64_t up_stride = 0;
 };
 
 void Activate(const KernelContext& context, const ActivationArgs& args, const LinearInput& input = {});

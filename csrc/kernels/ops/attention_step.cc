@@ -32,7 +32,11 @@ void AttendStep(const KernelContext& context, const AttentionStep& step) {
   CheckAttention(step.attention);
   if (context.device != nullptr) return context.device->AttendStep(step);
   PrepareHeads(context, step.heads);
-  WriteAndAttend(context, step.written, step.attention);
+  if (step.written.k != nullptr) {
+    WriteAndAttend(context, step.written, step.attention);
+  } else {
+    PagedAttention(context, step.attention);
+  }
   if (step.gate.x != nullptr) Gate(context, step.gate);
   ConvertInput(context, step.attention.out, step.heads.num_rows, num_cols, step.output);
 }

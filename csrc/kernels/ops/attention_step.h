@@ -36,7 +36,7 @@ void PrepareHeads(const KernelContext& context, const HeadSteps& steps);
 struct AttentionStep {
   HeadSteps heads;
   bool keeps_queries = false;
-  KvWriteArgs written;
+  KvWriteArgs written;  // k null: the cache holds K and V of these rows, another layer's
   AttentionArgs attention;
   GateArgs gate{};       // x null: none; else attention.out
   LinearInput output{};  // forms of attention.out

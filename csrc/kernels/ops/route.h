@@ -6,7 +6,8 @@
 //   choice   keys are scores + choice_bias. With groups (of num_experts / num_groups experts that follow each other), only the used_groups
 //            best ones take part, by the largest key of each (kMax) or the sum of its two largest (kTopTwo). Of these experts the num_used
 //            with the largest keys are chosen. Among equal keys or groups the lower number is first.
-//   weights  the scores of the chosen experts; if renormalise, each / (max(sum, least_sum) + sum_epsilon); then each * factor
+//   weights  the scores of the chosen experts; if renormalise, each / (max(sum, least_sum) + sum_epsilon); then each * factor, and * its
+//            expert's scale
 // kSparseMixer chooses the two largest logits, one after the other. The weight of one is its softmax over the logits x that the first has
 // not taken and that are no farther below: (m - x) / max(|x|, m) <= mixer_threshold, m the chosen one.
 // The maximum of a softmax is subtracted first. Sums have the 16 lanes of norms: of all logits lane = number of the expert modulo 16, of
@@ -47,6 +48,7 @@ struct RouteArgs {
   int64_t num_rows;
   float* logits;
   const float* choice_bias = nullptr;
+  const float* expert_scales = nullptr;  // [num_experts] or null
   int32_t* experts;
   float* weights;
 };

@@ -62,6 +62,7 @@ class _EngineInfo(TypedDict):
     num_state_slots: int
     state_pool_bytes: int
     kv_bytes_per_token: int
+    kv_wasted_share: float  # of the cache's pages, which hold whole layers
 
 class _ModelConfig(TypedDict):
     architecture: str
@@ -75,7 +76,10 @@ class _ModelConfig(TypedDict):
     max_position: int
     tied_embeddings: bool
     embedding: str  # the tensor's name
-    windows: list[int]  # of each layer that keeps K and V; 0: none
+    windows: list[int]  # of each layer with attention; 0: none
+    layer_heads: list[int]  # of the same layers
+    layer_kv_heads: list[int]  # 0: it reads another layer's keys and values
+    layer_head_dims: list[int]  # values of a head in the cache
     state_bytes: int  # of the states of all other layers
     mlp_sizes: list[int]
     mlp_gated: list[bool]

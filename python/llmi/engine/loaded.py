@@ -68,12 +68,13 @@ def log_loaded(
         why = f"what the KV cache holds; the model's is {model_len:,}"
     sized = "as given" if args.kv_cache_memory_bytes is not None else "chosen by the memory that is free and what the limits can use"
     sizes = {**core["unpacked"], **unpacked}
+    pages = f", {core['kv_wasted_share']:.1%} of a page of all layers unused" if core["kv_wasted_share"] else ""
     words = f"; unpacked at load: {unpacked_text(sizes)}" if sizes else ""
     states = (
         f", states {core['state_pool_bytes'] / 1e6:,.1f} MB ({core['state_bytes'] / 1e6:,.2f} a snapshot)" if core["state_bytes"] else ""
     )
     log.info(
-        "loaded %s: %s, %s MB of weights (%s%s), %d threads, kernels %s, KV cache %s MB of %s (%s)%s, max_model_len = %s (%s), %s",
+        "loaded %s: %s, %s MB of weights (%s%s), %d threads, kernels %s, KV cache %s MB of %s (%s%s)%s, max_model_len = %s (%s), %s",
         info.path,
         info.architecture,
         f"{info.weight_bytes / 1e6:,.1f}",
@@ -84,6 +85,7 @@ def log_loaded(
         f"{num_pages * core['page_bytes'] / 1e6:,.1f}",
         args.kv_type,
         sized,
+        pages,
         states,
         f"{info.max_model_len:,}",
         why,

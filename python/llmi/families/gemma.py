@@ -80,7 +80,7 @@ def gemma3(c: Config) -> ModelSpec:
     """Gemma 3, text: five local layers to one global, each kind with its rotary base; queries and keys normed by head."""
     style = Style(order="sandwich", plus_one=True, activation="gelu_pytorch_tanh", head_norms=True, biases=biases_of(c))
     spec = gemma(c, style, _LARGEST["gemma3"], None)
-    ropes = ropes_by_kind(c, spec.head_dim, {FULL: 1e6, SLIDING: 10000.0})
+    ropes = ropes_by_kind(c, dict.fromkeys((FULL, SLIDING), spec.head_dim), {FULL: 1e6, SLIDING: 10000.0})
     window = c.positive("sliding_window")
     pattern = 6 if c.is_gguf else pattern_of(c, 6)
     noted = c.integer("_sliding_window_pattern", pattern)  # transformers writes it together with layer_types, and ignores it without them

@@ -179,6 +179,7 @@ CONFIG_JSON: Final[list[Rule]] = [
     Rule("activation", _NEUTRAL, ("swiglu",), family="llama"),
     Rule("max_sequence_length", _TRAINING, family="llama"),
     Rule("is_causal", _NEUTRAL, (True,)),
+    Rule("use_bidirectional_attention", _TOWER, ("vision",), family="gemma4"),
     Rule("use_bidirectional_attention", _OFF, (False,)),
     Rule("router_jitter_noise", _TRAINING, (), "mixtral"),
     Rule("shared_expert_intermediate_size", _OFF, (0,), "qwen3_moe"),

@@ -38,7 +38,7 @@ def olmo3(c: Config) -> ModelSpec:
     kinds = kinds_of(c, spec, every(4, len(spec.layers)))
     use_windows(c, spec, kinds, c.optional_integer("sliding_window"))
     theta = c.number("rope_theta", 500000.0)
-    use_ropes(spec, kinds, ropes_by_kind(c, spec.head_dim, {FULL: theta, SLIDING: theta}))
+    use_ropes(spec, kinds, ropes_by_kind(c, dict.fromkeys((FULL, SLIDING), spec.head_dim), {FULL: theta, SLIDING: theta}))
     return spec
 
 

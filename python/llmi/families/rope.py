@@ -16,7 +16,8 @@ from typing import Final
 from llmi.families.config import Config
 from llmi.families.spec import RopeSpec
 
-TYPES: Final = ("default", "linear", "llama3", "yarn", "longrope", "dynamic")
+TYPES: Final = ("default", "linear", "llama3", "yarn", "longrope", "dynamic", "proportional")
+_STILL: Final = 9e29  # a divisor of frequencies that do not turn; a GGUF has 1e30
 #: Other names of them, as older files have them; for text alone M-RoPE's three axes are equal.
 _OTHER_NAMES: Final = {"su": "longrope", "mrope": "default"}
 _GGUF_TYPES: Final = ("none", "linear", "yarn", "longrope")
@@ -40,17 +41,18 @@ def rope_of(c: Config, head_dim: int, theta: float = 10000.0, partial: float = 1
     return rope
 
 
-def ropes_by_kind(c: Config, head_dim: int, thetas: Mapping[str, float]) -> dict[str, RopeSpec]:
-    """One table for each kind of layer. thetas: the family's, where the file has none."""
+def ropes_by_kind(c: Config, head_dims: Mapping[str, int], thetas: Mapping[str, float]) -> dict[str, RopeSpec]:
+    """One table for each kind of layer. head_dims, thetas: of the kinds; thetas are the family's, where the file has none."""
     if c.is_gguf:
-        full = _from_gguf(c, head_dim)
+        full = _from_gguf(c, head_dims["full_attention"])
         swa = c.number(c.gguf_key("rope.freq_base_swa"), thetas["sliding_attention"])
-        return {"full_attention": full, "sliding_attention": RopeSpec(theta=swa, rotary_dim=full.rotary_dim)}
+        rotary_dim = c.integer(c.gguf_key("rope.dimension_count_swa"), min(full.rotary_dim, head_dims["sliding_attention"]))
+        return {"full_attention": full, "sliding_attention": RopeSpec(theta=swa, rotary_dim=rotary_dim)}
     parameters = c.object("rope_parameters")
     ropes = {}
     for kind, theta in thetas.items():
         is_full = kind == "full_attention"
-        key = "rope_theta" if is_full else "rope_local_base_freq"
+        key, head_dim = "rope_theta" if is_full else "rope_local_base_freq", head_dims[kind]
         scaling = c.object("rope_scaling") if is_full else None
         inner = parameters.object(kind) if parameters is not None else scaling
         if parameters is not None and inner is None:
@@ -132,6 +134,10 @@ def _scaled(c: Config, scaling: Config, rope: RopeSpec, head_dim: int) -> RopeSp
         _set_longrope(c, scaling, rope)
     elif kind == "dynamic":
         _set_dynamic(c, scaling, rope)
+    elif kind == "proportional":
+        turning = rope.rotary_dim // 2
+        rope.frequency_divisors = [1.0] * turning + [_STILL] * (head_dim // 2 - turning)
+        rope.rotary_dim, rope.linear_factor = head_dim, scaling.number("factor", 1.0)
     return rope
 
 

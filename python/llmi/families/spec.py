@@ -33,11 +33,12 @@ class RowOrder:
 
 @dataclasses.dataclass
 class TensorBinding:
-    """A tensor by its name in the file; without a name there is none. `plus` is added to each element of a vector."""
+    """A tensor by its name in the file; without a name there is none. A vector is multiplied by `times`, and `plus` is added."""
 
     name: str = ""
     order: RowOrder = dataclasses.field(default_factory=RowOrder)
     transposed: bool = False
+    times: float = 1.0
     plus: float = 0.0
 
 
@@ -62,10 +63,11 @@ class NormSpec:
 
 @dataclasses.dataclass
 class HeadNormsSpec:
-    """Norms of queries and keys."""
+    """Norms of queries, keys and values."""
 
     query: NormSpec = dataclasses.field(default_factory=NormSpec)
     key: NormSpec = dataclasses.field(default_factory=NormSpec)
+    value: NormSpec = dataclasses.field(default_factory=NormSpec)
     span: HeadNormSpan = "head"
     own_weights: bool = False
     after_rope: bool = False
@@ -83,9 +85,16 @@ class QueryTemperatureSpec:
 class AttentionSpec:
     """softmax(scale * q k) v. `window` counts the query's own token; 0: all tokens. `rope` is an index into ModelSpec.ropes, or -1.
 
-    q, k and v are no farther from 0 than `clip`, if it is not 0.
+    q, k and v are no farther from 0 than `clip`, if it is not 0. Heads and their size are ModelSpec's where they are 0. A layer with a
+    `kv_donor` has no keys and values, and reads those of that layer before it. With `value_is_key` the value is the projected key,
+    normed by norms.value alone.
     """
 
+    num_heads: int = 0
+    num_kv_heads: int = 0
+    head_dim: int = 0
+    kv_donor: int = -1
+    value_is_key: bool = False
     query: LinearSpec = dataclasses.field(default_factory=LinearSpec)
     key: LinearSpec = dataclasses.field(default_factory=LinearSpec)
     value: LinearSpec = dataclasses.field(default_factory=LinearSpec)
@@ -141,6 +150,7 @@ class MlpSpec:
 class RouterSpec:
     """Which experts a row takes, and with which weights: csrc/kernels/ops/route.h."""
 
+    norm: NormSpec = dataclasses.field(default_factory=NormSpec)
     linear: LinearSpec = dataclasses.field(default_factory=LinearSpec)
     score: RouterScore = "softmax"
     choice_bias: TensorBinding = dataclasses.field(default_factory=TensorBinding)
@@ -152,6 +162,7 @@ class RouterSpec:
     least_sum: float = 0.0
     factor: float = 1.0
     mixer_threshold: float = 0.0
+    expert_scales: TensorBinding = dataclasses.field(default_factory=TensorBinding)
 
 
 @dataclasses.dataclass
@@ -166,6 +177,21 @@ class MoeSpec:
     router: RouterSpec = dataclasses.field(default_factory=RouterSpec)
     expert: MlpSpec = dataclasses.field(default_factory=MlpSpec)
     shared_gate: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    norm: NormSpec = dataclasses.field(default_factory=NormSpec)
+    post_norm: NormSpec = dataclasses.field(default_factory=NormSpec)
+    shared_post_norm: NormSpec = dataclasses.field(default_factory=NormSpec)
+
+
+@dataclasses.dataclass
+class LayerInputSpec:
+    """x = x + norm(projection(act(gate x) * the values of `place` in ModelSpec.layer_embedding)), at the end of a layer."""
+
+    present: bool = False
+    place: int = 0
+    activation: Activation = "gelu_tanh"
+    gate: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    projection: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    norm: NormSpec = dataclasses.field(default_factory=NormSpec)
 
 
 @dataclasses.dataclass
@@ -187,6 +213,8 @@ class LayerSpec:
     short_conv: ShortConvSpec = dataclasses.field(default_factory=ShortConvSpec)
     mlp: MlpSpec = dataclasses.field(default_factory=MlpSpec)
     moe: MoeSpec = dataclasses.field(default_factory=MoeSpec)
+    input: LayerInputSpec = dataclasses.field(default_factory=LayerInputSpec)
+    output_scale: TensorBinding = dataclasses.field(default_factory=TensorBinding)
 
 
 @dataclasses.dataclass
@@ -221,6 +249,18 @@ class EmbeddingSpec:
 
 
 @dataclasses.dataclass
+class LayerEmbeddingSpec:
+    """Embeddings for the layers: `size` values of each token and place, scale * weight[token] + norm(projection x)."""
+
+    size: int = 0
+    num_places: int = 0
+    weight: TensorBinding = dataclasses.field(default_factory=TensorBinding)
+    scale: float = 1.0
+    projection: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    norm: NormSpec = dataclasses.field(default_factory=NormSpec)
+
+
+@dataclasses.dataclass
 class HeadSpec:
     """logits = cap(scale * (weight x + bias)); a weight without a name is the embedding's."""
 
@@ -246,6 +286,7 @@ class ModelSpec:
     vocab_size: int = 0
     max_position: int = 0
     embedding: EmbeddingSpec = dataclasses.field(default_factory=EmbeddingSpec)
+    layer_embedding: LayerEmbeddingSpec = dataclasses.field(default_factory=LayerEmbeddingSpec)
     layers: list[LayerSpec] = dataclasses.field(default_factory=list)
     final_norm: NormSpec = dataclasses.field(default_factory=NormSpec)
     head: HeadSpec = dataclasses.field(default_factory=HeadSpec)
@@ -278,6 +319,8 @@ class ModelSpec:
             f" {self.vocab_size:,} tokens, {self.max_position:,} positions"
         ]
         outside = {"embedding": self.embedding, "final norm": self.final_norm, "head": self.head}
+        if self.layer_embedding.size:
+            outside["of layers"] = self.layer_embedding
         lines += [f"  {name:12} {_text(part)}" for name, part in outside.items()]
         lines += [f"  rope {index:<7} {_text(rope)}" for index, rope in enumerate(self.ropes)]
         if self.rope_choice:
@@ -307,7 +350,8 @@ def _changed(part: object) -> object:
 
 def _names(part: object) -> list[str]:
     if isinstance(part, MoeSpec):
-        return [*_of_experts(part), *_names(part.router), *_names(part.shared_gate)]
+        others = (part.router, part.shared_gate, part.norm, part.post_norm, part.shared_post_norm)
+        return [*_of_experts(part), *itertools.chain.from_iterable(map(_names, others))]
     if isinstance(part, TensorBinding):
         return [part.name] if part.name else []
     if isinstance(part, RopeSpec):
@@ -328,7 +372,12 @@ def _text(part: object) -> str:
     """One part in one line: a tensor by its name, other fields as name = value."""
     if isinstance(part, TensorBinding):
         order = _text(part.order) if part.order != RowOrder() else ""
-        marks = [f"+ {part.plus:g}" * bool(part.plus), "transposed" * part.transposed, f"[{order}]" * bool(order)]
+        marks = [
+            f"* {part.times:g}" * (part.times != 1),
+            f"+ {part.plus:g}" * bool(part.plus),
+            "transposed" * part.transposed,
+            f"[{order}]" * bool(order),
+        ]
         return " ".join([part.name or "none", *filter(None, marks)])
     if isinstance(part, float):
         return f"{part:.9g}"

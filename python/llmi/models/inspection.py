@@ -138,15 +138,28 @@ class ModelReport:
         return any(tensor.dtype not in ("F32", "F16", "BF16") for tensor in matrices)
 
     @property
-    def width(self) -> int:
-        """Query heads x head size."""
-        return int(self.config["num_heads"]) * int(self.config["head_dim"])
+    def kinds(self) -> dict[tuple[int, int, int], list[int]]:
+        """Windows of the layers that have the same query heads, KV heads (0: another layer's keys and values) and head size."""
+        c = self.config
+        kinds: dict[tuple[int, int, int], list[int]] = {}
+        for *heads, window in zip(c["layer_heads"], c["layer_kv_heads"], c["layer_head_dims"], c["windows"], strict=True):
+            kinds.setdefault((heads[0], heads[1], heads[2]), []).append(window)
+        return kinds
+
+    @property
+    def kv_kinds(self) -> dict[tuple[int, int], int]:
+        """How many layers keep keys and values of so many heads of this size."""
+        kinds: dict[tuple[int, int], int] = {}
+        for (_, kv_heads, size), windows in self.kinds.items():
+            if kv_heads:
+                kinds[kv_heads, size] = kinds.get((kv_heads, size), 0) + len(windows)
+        return kinds
 
     def kv_bytes(self, num_tokens: int) -> int:
         """KV cache and states of one sequence, windows counted."""
-        c = self.config
-        kv = windowed_kv_bytes(c["windows"], c["num_kv_heads"], c["padded_head_dim"], num_tokens, self.kv_cache_dtype)
-        return kv + int(c["state_bytes"])
+        layers = self.kinds.items()
+        kv = sum(windowed_kv_bytes(windows, heads, size, num_tokens, self.kv_cache_dtype) for (_, heads, size), windows in layers)
+        return kv + int(self.config["state_bytes"])
 
     @property
     def overhead_bytes(self) -> int:
@@ -159,11 +172,15 @@ class ModelReport:
 
     def prefill(self, num_tokens: int) -> int:
         """Operations."""
-        return prefill_flops(self.num_active_params, len(self.config["windows"]), self.width, num_tokens, self.config["windows"])
+        layers = self.kinds.items()
+        attention = sum(prefill_flops(0, len(windows), heads * size, num_tokens, windows) for (heads, _, size), windows in layers)
+        return 2 * self.num_active_params * num_tokens + attention
 
     def decode(self, context: int) -> int:
         """Operations of one token."""
-        return decode_flops(self.num_active_params, len(self.config["windows"]), self.width, context, self.config["windows"])
+        layers = self.kinds.items()
+        attention = sum(decode_flops(0, len(windows), heads * size, context, windows) for (heads, _, size), windows in layers)
+        return 2 * self.num_active_params + attention
 
     def sequences_in(self, memory_bytes: int, num_tokens: int) -> int:
         """Sequences of num_tokens tokens whose cache fits into memory_bytes."""
@@ -177,18 +194,26 @@ class ModelReport:
             low, high = (middle, high) if self.kv_bytes(middle) <= memory_bytes else (low, middle - 1)
         return low
 
+    def _head_bytes(self, size: int) -> str:
+        values, scales = divmod(kv_head_bytes(size, self.kv_cache_dtype), size)
+        return f"({size} + {scales}) bytes" if scales else f"{size} x {values} bytes"
+
     def __str__(self) -> str:
         c, tokens = self.config, self.num_tokens
-        per_token = kv_bytes_per_token(len(c["windows"]), c["num_kv_heads"], c["padded_head_dim"], self.kv_cache_dtype)
+        kv_parts = self.kv_kinds.items()
+        per_token = sum(kv_bytes_per_token(number, heads, size, self.kv_cache_dtype) for (heads, size), number in kv_parts)
+        kept = " + ".join(f"{number} layers x {heads} KV heads x {self._head_bytes(size)}" for (heads, size), number in kv_parts)
+        kept = f"({kept})" if len(kv_parts) > 1 else kept or "0"
+        readers = c["layer_kv_heads"].count(0)
         kv = self.kv_bytes(tokens)
         available = _core.system_info()["available_memory_bytes"]
         kinds: dict[str, int] = {}
         for tensor in self.tensors:
             kinds[tensor.dtype] = kinds.get(tensor.dtype, 0) + tensor.num_bytes
-        values, scales = divmod(kv_head_bytes(c["padded_head_dim"], self.kv_cache_dtype), c["padded_head_dim"])
-        head_bytes = f"({c['padded_head_dim']} + {scales}) bytes" if scales else f"{c['padded_head_dim']} x {values} bytes"
         attention = "MHA" if c["num_kv_heads"] == c["num_heads"] else "MQA" if c["num_kv_heads"] == 1 else "GQA"
-        local = [window for window in c["windows"] if window]
+        common = (c["num_heads"], c["num_kv_heads"], c["padded_head_dim"])
+        others = ", ".join(f"{heads}, {kv} of {size}" for heads, kv, size in self.kinds if kv and (heads, kv, size) != common)
+        local = [window for window in c["windows"] if window > 0]
         counted = " (windows counted)" if local else ""
         prefill, decode, read = self.prefill(tokens), self.decode(tokens), self.active_bytes + kv
         room = available - self.weight_bytes - self.workspace_bytes
@@ -211,12 +236,13 @@ class ModelReport:
                 else []
             ),
             f"  attention    {attention}: {c['num_heads']} heads, {c['num_kv_heads']} KV heads of {c['head_dim']}"
-            + (f"; {len(local)} layers with window {local[0]:,}, {len(c['windows']) - len(local)} global" if local else ""),
+            + (f"; some layers {others}" if others else "")
+            + (f"; {len(local)} layers with window {local[0]:,}, {c['windows'].count(0)} global" if local else ""),
             f"  context      {c['max_position']:,} tokens"
             + (f" (the sums below are for {tokens:,}, which is beyond it)" if tokens > c["max_position"] else ""),
             (
-                f"  KV cache     2 x {len(c['windows'])} layers x {c['num_kv_heads']} KV heads x {head_bytes}"
-                f" = {per_token:,} bytes a token, {per_token / 1e6:,.2f} MB ({self.kv_cache_dtype})"
+                f"  KV cache     2 x {kept} = {per_token:,} bytes a token, {per_token / 1e6:,.2f} MB ({self.kv_cache_dtype})"
+                + (f"; {readers} layers read another layer's" if readers else "")
             ),
             *(
                 [f"  states       {c['state_bytes'] / 1e6:,.2f} MB a sequence, and a snapshot in the prefix cache"]

@@ -24,7 +24,7 @@ def thinking_limits(tokenizer: Tokenizer, submission: Submission) -> tuple[int |
     if thinking is None:
         raise InvalidParamsError(
             f"thinking_token_budget = {budget}: neither the chat template nor the special tokens of this model name thinking "
-            f"({', '.join(ends for _, ends in MARKERS)}): leave it out",
+            f"({', '.join(thinking.ends for thinking in MARKERS)}): leave it out",
             "thinking_token_budget",
         )
     begins, ends = (_token_of(tokenizer, text) for text in (thinking.begins, thinking.ends))

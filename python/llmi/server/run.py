@@ -28,9 +28,10 @@ def memory_plan(model: Served) -> str:
     """What a model holds: weights and KV cache, in MB."""
     pages = call_core(model.llm._engine.stats)["num_pages"]
     cache = pages * model.llm._page_bytes
+    unused = f" ({model.llm._kv_wasted_share:.1%} unused: pages hold whole layers)" if model.llm._kv_wasted_share else ""
     return (
-        f"weights {model.llm.model_info.weight_bytes / 1e6:,.0f} MB, KV cache {cache / 1e6:,.0f} MB, {model.max_model_len:,} tokens of"
-        " context"
+        f"weights {model.llm.model_info.weight_bytes / 1e6:,.0f} MB, KV cache {cache / 1e6:,.0f} MB{unused}, {model.max_model_len:,} tokens"
+        " of context"
     )
 
 

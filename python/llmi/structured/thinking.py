@@ -11,17 +11,26 @@ from typing import Literal
 from llmi.errors import InvalidParamsError
 from llmi.text.tokenizer import Tokenizer
 
-#: (begins, ends) by model family: Qwen, DeepSeek, SmolLM and others; Mistral; Seed.
-MARKERS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<seed:think>", "</seed:think>"))
 State = Literal["open", "free", "closed"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Thinking:
-    """The texts that begin and end a block of thinking. They may be special tokens of the vocabulary, or not."""
+    """The texts that begin and end a block of thinking. They may be special tokens of the vocabulary, or not. label: what stands behind
+    the first one, and is no thought."""
 
     begins: str
     ends: str
+    label: str = ""
+
+
+#: By model family: Qwen, DeepSeek, SmolLM and others; Mistral; Seed; Gemma 4.
+MARKERS = (
+    Thinking("<think>", "</think>"),
+    Thinking("[THINK]", "[/THINK]"),
+    Thinking("<seed:think>", "</seed:think>"),
+    Thinking("<|channel>", "<channel|>", "thought"),
+)
 
 
 def written(tokenizer: Tokenizer, token_ids: Iterable[int]) -> str:
@@ -31,13 +40,13 @@ def written(tokenizer: Tokenizer, token_ids: Iterable[int]) -> str:
 
 def thinking_of(template: str | None) -> Thinking | None:
     """What a chat template calls thinking: the markers whose end it names. None if it names none."""
-    return next((Thinking(begins, ends) for begins, ends in MARKERS if template and ends in template), None)
+    return next((thinking for thinking in MARKERS if template and thinking.ends in template), None)
 
 
 def thinking_of_model(tokenizer: Tokenizer) -> Thinking | None:
     """By the model's own template, else by a special token of the vocabulary that ends thinking."""
     special = set(tokenizer.special_tokens.values())
-    named = next((Thinking(begins, ends) for begins, ends in MARKERS if ends in special), None)
+    named = next((thinking for thinking in MARKERS if thinking.ends in special), None)
     return thinking_of(tokenizer.chat_template) or named
 
 
@@ -66,7 +75,7 @@ def prelude_of(tokenizer: Tokenizer, prompt: str | None) -> str:
     if thinking is None:
         raise InvalidParamsError(
             "structured_outputs.after_thinking: neither the chat template nor the special tokens of this model name thinking "
-            f"({', '.join(ends for _, ends in MARKERS)}): leave it out",
+            f"({', '.join(thinking.ends for thinking in MARKERS)}): leave it out",
             "structured_outputs",
         )
     state = state_behind(prompt or "", thinking, tokenizer.special_pattern)

@@ -26,7 +26,7 @@ from llmi.structured.thinking import Thinking, state_behind, thinking_of
 from llmi.text.tokenizer import Tokenizer
 from llmi.tools.calls import ToolCall
 from llmi.tools.form import ToolFormat
-from llmi.tools.functiongemma import FUNCTIONGEMMA
+from llmi.tools.functiongemma import FUNCTIONGEMMA, GEMMA4
 from llmi.tools.functions import Choice, Function, choice_of, functions_of
 from llmi.tools.generic import GENERIC, calls_in_words, in_words
 from llmi.tools.grammar import answer_grammar, plain_reason
@@ -36,7 +36,7 @@ from llmi.tools.pythonic import PYTHONIC
 from llmi.tools.stream import AnswerFormat, ToolStream
 
 #: In the order in which they are compared with a template.
-FORMATS = (FUNCTIONGEMMA, HERMES, LLAMA, PYTHONIC, GENERIC)
+FORMATS = (FUNCTIONGEMMA, GEMMA4, HERMES, LLAMA, PYTHONIC, GENERIC)
 _MAX_CHECKED = 1024  # functions whose parameters are known to be enforceable, for each tokenizer
 _checked: weakref.WeakKeyDictionary[Tokenizer, OrderedDict[bytes, None]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
@@ -133,7 +133,7 @@ def chat_tools(
     parallel_tool_calls : bool
         Whether an answer may hold several calls, where the format knows that.
     tool_format : str, optional
-        "hermes", "llama3_json", "pythonic", "functiongemma" or "generic". None: the one that the template writes.
+        "hermes", "llama3_json", "pythonic", "functiongemma", "gemma4" or "generic". None: the one that the template writes.
     template : str, optional
         The chat's template. None: the model's for these tools.
 

@@ -88,16 +88,24 @@ class ToolStream:
             self._step = self._answer
             return True
         if self._format.is_open:
-            self._after_mark, self._step = True, self._think
+            self._after_mark, self._step = True, self._label
             return True
         begun = self._text.lstrip(SPACE)
         if begun.startswith(thinking.begins):
             self._text = begun[len(thinking.begins) :]
-            self._after_mark, self._step = True, self._think
+            self._after_mark, self._step = True, self._label
             return True
         if thinking.begins.startswith(begun) and not is_last:
             return False
         self._step = self._answer
+        return True
+
+    def _label(self, is_last: bool) -> bool:
+        assert self._format.thinking is not None
+        label = self._format.thinking.label
+        if label.startswith(self._text) and len(self._text) < len(label) and not is_last:
+            return False
+        self._text, self._step = self._text.removeprefix(label), self._think
         return True
 
     def _think(self, is_last: bool) -> bool:

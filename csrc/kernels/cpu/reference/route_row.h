@@ -90,14 +90,16 @@ LLMI_HD inline void SortExperts(int32_t* experts, float* weights, int64_t count)
   }
 }
 
-LLMI_HD inline void FinishWeights(const RouteArgs& args, float* weights) {
+LLMI_HD inline void FinishWeights(const RouteArgs& args, const int32_t* experts, float* weights) {
   if (args.renormalise) {
     const float sum = SumInLanes(weights, args.num_used);
     const float divisor = (sum < args.least_sum ? args.least_sum : sum) + args.sum_epsilon;
     for (int64_t i = 0; i < args.num_used; ++i) weights[i] = weights[i] / divisor;
   }
-  if (args.factor == 1.0f) return;
-  for (int64_t i = 0; i < args.num_used; ++i) weights[i] = weights[i] * args.factor;
+  for (int64_t i = 0; i < args.num_used; ++i) {
+    if (args.factor != 1.0f) weights[i] = weights[i] * args.factor;
+    if (args.expert_scales != nullptr) weights[i] = weights[i] * args.expert_scales[experts[i]];
+  }
 }
 
 // keys: [num_experts], scratch.
@@ -131,7 +133,7 @@ LLMI_HD inline void RouteRow(const RouteArgs& args, int64_t row, float* keys) {
   }
   SortExperts(experts, weights, args.num_used);
   if (args.score == RouterScore::kSoftmaxChosen) SoftmaxInPlace(weights, args.num_used);
-  FinishWeights(args, weights);
+  FinishWeights(args, experts, weights);
 }
 
 }  // namespace
