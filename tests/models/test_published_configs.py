@@ -35,6 +35,8 @@ MILLIONS = {
     "pythia": 70,
     "opt": 125,
     "gemma2": 2614,
+    "gemma4_31b": 30697,
+    "gemma4_26b_a4b": 25233,
     "phi35": 3821,
     "meta-llama/Llama-3.1-8B-Instruct": 8030,
     "meta-llama/Llama-3.1-70B-Instruct": 70554,
