@@ -118,7 +118,8 @@ async def slow_sender(visit: Visit) -> Outcome:
 
 
 async def _begun(visit: Visit, data: bytes, num_bytes: int) -> tuple[Connection, bool]:
-    """A connection on which a request was sent, after some bytes of its answer; and whether these came."""
+    """A connection on which a request was sent, after some bytes of its answer; and whether these came. data: a request that closes it, or a
+    shorter answer would be waited for until the server ends what is idle."""
     connection = await Connection.open(visit.port)
     await connection.send(data)
     while connection.num_read < num_bytes:
@@ -130,7 +131,7 @@ async def _begun(visit: Visit, data: bytes, num_bytes: int) -> tuple[Connection,
 async def gone_before_first_token(visit: Visit) -> Outcome:
     """The client goes as soon as it has sent its request, or after the headers of the answer."""
     visit.stream = True
-    connection, _ = await _begun(visit, request_bytes(visit.case.path, visit.endless()), visit.rng.choice([0, 0, 1]))
+    connection, _ = await _begun(visit, request_bytes(visit.case.path, visit.endless(), close=True), visit.rng.choice([0, 0, 1]))
     connection.close(reset=visit.rng.random() < 0.5)
     return Outcome(GONE)
 
@@ -138,7 +139,7 @@ async def gone_before_first_token(visit: Visit) -> Outcome:
 async def gone_in_the_stream(visit: Visit) -> Outcome:
     """The client goes after some events."""
     visit.stream = True
-    connection, _ = await _begun(visit, request_bytes(visit.case.path, visit.endless()), visit.rng.randint(700, 4000))
+    connection, _ = await _begun(visit, request_bytes(visit.case.path, visit.endless(), close=True), visit.rng.randint(700, 4000))
     connection.close(reset=visit.rng.random() < 0.5)
     return Outcome(GONE)
 
