@@ -45,7 +45,7 @@ set(LLMI_CORE_SOURCES
 set(LLMI_CUDA_SOURCES
   kernels/cuda/cuda_device.cu kernels/cuda/matrix_products.cu kernels/cuda/stream_nibbles.cu kernels/cuda/stream_bytes.cu
   kernels/cuda/stream_super.cu kernels/cuda/stream_tables.cu kernels/cuda/stream_gated_nibbles.cu kernels/cuda/stream_gated_super.cu
-  kernels/cuda/stream_gated_tables.cu
+  kernels/cuda/stream_gated_tables.cu kernels/cuda/prompt_linear.cu kernels/cuda/prompt_attention.cu
   kernels/cuda/spans_floats.cu kernels/cuda/spans_bytes.cu kernels/cuda/bf16_attention.cu)
 set(LLMI_NO_CUDA_SOURCES kernels/no_cuda/cuda_device.cc)
 

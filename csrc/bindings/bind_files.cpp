@@ -397,7 +397,7 @@ void RegisterFiles(py::module_& module) {
       "workspace_bytes",
       [](const std::string& spec_text, const std::string& source, int64_t num_rows, int activation_bits) {
         const ModelSpec spec = ParseSpec(spec_text, source);
-        return Workspace::Bytes(spec, num_rows, LogitsRowsAtOnce(spec.vocab_size, false), HasTwoBytes(activation_bits));
+        return Workspace::Bytes(spec, num_rows, LogitsRowsAtOnce(spec.vocab_size, false), HasTwoBytes(activation_bits), false);
       },
       py::arg("spec"), py::arg("source"), py::arg("num_rows"), py::arg("activation_bits"),
       "Memory that steps of `num_rows` rows need on the host, besides weights and cache.");

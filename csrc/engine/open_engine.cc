@@ -83,7 +83,7 @@ void OpenedEngine::Load(const ModelFiles& files, const EngineOptions& options, M
   const auto admit = [&](const std::function<WeightPlan(WeightFormat)>& plan) {
     const uint64_t free_bytes = device_ == nullptr ? AvailableMemoryBytes() : device_->free_bytes();
     const ModelNeeds needs = {plan(options.weights), plan(WeightFormat::kQ8_0), plan(WeightFormat::kQ4_0),
-                              Workspace::Bytes(model_, num_rows, num_logits_rows, context_.wide_activations), num_rows};
+                              Workspace::Bytes(model_, num_rows, num_logits_rows, context_.wide_activations, device_ != nullptr), num_rows};
     CheckModelFits(model_, sizes, config_, needs, free_bytes);
     // For a device this is a first estimate: the cache is sized below, when weights and workspace are in its memory.
     sizes.available_bytes = device_ == nullptr ? HostCacheBytes(model_, sizes, config_, needs, free_bytes) : free_bytes;

@@ -111,8 +111,9 @@ void AddShared(const LayerPass& pass, int64_t layer, const LayerWeights& weights
 void ExpertLayer(const LayerPass& pass, int64_t layer, const LayerWeights& weights, ExpertUse* use) {
   const LayerSpec& spec = pass.spec.layers[static_cast<size_t>(layer)];
   const MoeSpec& moe = spec.moe;
-  for (int64_t begin = 0; begin < pass.num_rows; begin += kMlpRows) {
-    const RowRange rows{begin, std::min(kMlpRows, pass.num_rows - begin)};
+  const int64_t most_rows = MostMlpRows(pass.context.device != nullptr);
+  for (int64_t begin = 0; begin < pass.num_rows; begin += most_rows) {
+    const RowRange rows{begin, std::min(most_rows, pass.num_rows - begin)};
     const PackedMatrix& gate = FirstMatrix(moe.expert, weights.experts);
     const int64_t hidden = pass.spec.hidden_size;
     float* mixed = Floats(pass.context, pass.workspace.mixed, rows.count * hidden);

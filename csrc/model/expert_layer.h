@@ -1,4 +1,4 @@
-// The experts of one layer and the shared one, kMlpRows rows at a time.
+// The experts of one layer and the shared one, MostMlpRows rows at a time.
 //
 // A row's sum is: its experts in ascending order, each times its weight, normed where they have a norm; then the shared expert, normed
 // where it has one, times its gate; then the norm after the MLP and the residual, as in a dense layer.

@@ -25,8 +25,9 @@ void AddLayerInput(const LayerPass& pass, const LayerInputSpec& spec, const Laye
   const LayerEmbeddingSpec& embedding = pass.spec.layer_embedding;
   const int64_t size = embedding.size;
   const int64_t width = embedding.num_places * size;
-  for (int64_t begin = 0; begin < pass.num_rows; begin += kMlpRows) {
-    const RowRange rows{begin, std::min(kMlpRows, pass.num_rows - begin)};
+  const int64_t most_rows = MostMlpRows(pass.context.device != nullptr);
+  for (int64_t begin = 0; begin < pass.num_rows; begin += most_rows) {
+    const RowRange rows{begin, std::min(most_rows, pass.num_rows - begin)};
     const float* x = pass.x + rows.begin * pass.spec.hidden_size;
     const LinearInput forms = MakeInput(pass.context, rows.count, {&weights.input_gate.matrix}, false, pass.workspace.forms);
     ConvertInput(pass.context, x, rows.count, pass.spec.hidden_size, forms);

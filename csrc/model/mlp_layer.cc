@@ -75,8 +75,9 @@ MlpInner InnerRows(const LayerPass& pass, const MlpSpec& mlp, const MlpWeights& 
 
 void MlpLayer(const LayerPass& pass, const LayerSpec& spec, const LayerWeights& weights) {
   const MlpWeights& mlp = weights.mlp;
-  for (int64_t begin = 0; begin < pass.num_rows; begin += kMlpRows) {
-    const RowRange rows{begin, std::min(kMlpRows, pass.num_rows - begin)};
+  const int64_t most_rows = MostMlpRows(pass.context.device != nullptr);
+  for (int64_t begin = 0; begin < pass.num_rows; begin += most_rows) {
+    const RowRange rows{begin, std::min(most_rows, pass.num_rows - begin)};
     const MlpInput input = PlanMlpRows(pass, spec, weights, rows, {&FirstMatrix(spec.mlp, mlp), &mlp.up.matrix});
     const MlpInner inner = InnerRows(pass, spec.mlp, mlp, input, rows.count);
     AddToStream(pass, {.rows = rows,

@@ -1,4 +1,4 @@
-// The MLP of one layer, gated or plain, kMlpRows rows at a time, and its steps.
+// The MLP of one layer, gated or plain, MostMlpRows rows at a time, and its steps.
 #pragma once
 
 #include <cstdint>

@@ -36,9 +36,9 @@ int64_t MostActivated(const ModelSpec& spec, int64_t mlp_rows) {
 }
 
 // The fp32 buffers and their numbers of values; 0: the model does not use it.
-Sizes FloatSizes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows) {
+Sizes FloatSizes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows, bool on_device) {
   const int64_t stream = num_rows * spec.hidden_size;
-  const int64_t mlp_rows = std::min(num_rows, kMlpRows);
+  const int64_t mlp_rows = std::min(num_rows, MostMlpRows(on_device));
   const int64_t parallel = Most(spec, [](const LayerSpec& layer) { return layer.order == LayerOrder::kParallel ? 1 : 0; });
   const int64_t projected = Most(spec, [&](const LayerSpec& layer) {
     return layer.has_attention() ? ProjectedSize(layer.attention) : MixerProjectedSize(spec, layer);
@@ -71,11 +71,11 @@ Sizes FloatSizes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_row
 }
 
 // The forms of what attention, its output and gate and up read, and of what down reads.
-std::vector<std::pair<FormsRoom Workspace::*, int64_t>> FormSizes(const ModelSpec& spec, int64_t num_rows) {
+std::vector<std::pair<FormsRoom Workspace::*, int64_t>> FormSizes(const ModelSpec& spec, int64_t num_rows, bool on_device) {
   const int64_t mixed = Most(spec, [&](const LayerSpec& layer) { return MixerOutputSize(spec, layer); });
   const int64_t attended = Most(spec, [](const LayerSpec& layer) { return layer.attention.num_heads * layer.attention.head_dim; });
   const int64_t most_columns = std::max({spec.hidden_size, attended, mixed});
-  const int64_t mlp_rows = std::min(num_rows, kMlpRows);
+  const int64_t mlp_rows = std::min(num_rows, MostMlpRows(on_device));
   const int64_t most_pairs = Most(spec, [&](const LayerSpec& layer) { return ExpertRows(layer.moe, mlp_rows); });
   return {{&Workspace::forms, num_rows * most_columns},
           {&Workspace::activated_forms, MostActivated(spec, mlp_rows)},
@@ -100,24 +100,25 @@ float* Floats(const KernelContext& context, AlignedBuffer& buffer, int64_t count
 }
 
 void Workspace::Reserve(const KernelContext& context, const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows) {
-  for (const auto& [buffer, count] : FloatSizes(spec, num_rows, num_logits_rows)) {
+  const bool on_device = context.device != nullptr;
+  for (const auto& [buffer, count] : FloatSizes(spec, num_rows, num_logits_rows, on_device)) {
     if (count > 0) Floats(context, this->*buffer, count);
   }
   int64_t most_values = 0;
-  for (const auto& [room, count] : FormSizes(spec, num_rows)) {
+  for (const auto& [room, count] : FormSizes(spec, num_rows, on_device)) {
     (this->*room).codes.Reserve(static_cast<size_t>(NumCodeBytes(count, context.wide_activations)), "activations", context.device);
     Floats(context, (this->*room).scales, ScaleFloats(count));
     most_values = std::max(most_values, count);
   }
-  if (context.device == nullptr) return;
+  if (!on_device) return;
   Floats(context, hidden_in_turn, num_rows * spec.hidden_size);
   context.device->ReserveInputs(most_values);
 }
 
-uint64_t Workspace::Bytes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows, bool wide_activations) {
+uint64_t Workspace::Bytes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows, bool wide_activations, bool on_device) {
   uint64_t bytes = 0;
-  for (const auto& [buffer, count] : FloatSizes(spec, num_rows, num_logits_rows)) bytes += FloatBytes(count);
-  for (const auto& [room, count] : FormSizes(spec, num_rows)) {
+  for (const auto& [buffer, count] : FloatSizes(spec, num_rows, num_logits_rows, on_device)) bytes += FloatBytes(count);
+  for (const auto& [room, count] : FormSizes(spec, num_rows, on_device)) {
     bytes += FloatBytes(ScaleFloats(count)) + static_cast<uint64_t>(NumCodeBytes(count, wide_activations));
   }
   return bytes;

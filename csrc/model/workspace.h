@@ -9,8 +9,9 @@
 
 namespace llmi {
 
-// The MLP runs for this many rows at a time: its intermediate values then stay in the L2 cache, and the workspace stays small.
-constexpr int64_t kMlpRows = 256;
+// The MLP runs for this many rows at a time. On a CPU its intermediate values then stay in the L2 cache; on a device its weights are read
+// once for a step of the usual size. The workspace stays small.
+constexpr int64_t MostMlpRows(bool on_device) { return on_device ? 2048 : 256; }
 
 // The forms of some rows, other than fp32, that linear layers read (kernels/ops/linear_input.h).
 struct FormsRoom {
@@ -24,12 +25,12 @@ struct Workspace {
   AlignedBuffer projected;        // [rows, queries | keys | values | gate]
   AlignedBuffer attended;         // [rows, heads * padded_head_dim]
   AlignedBuffer packed;           // [rows, heads * head_dim]: the same without padding
-  AlignedBuffer gate_up;          // [kMlpRows, gate | up]
-  AlignedBuffer activated;        // [kMlpRows, size of the MLP]
-  AlignedBuffer router;           // [kMlpRows, experts]: their scores, then [kMlpRows, used]: their weights, then gates of the shared one
+  AlignedBuffer gate_up;          // [MLP's rows, gate | up]
+  AlignedBuffer activated;        // [MLP's rows, size of the MLP]
+  AlignedBuffer router;           // [MLP's rows, experts]: their scores, then [MLP's rows, used]: weights, then gates of the shared one
   AlignedBuffer pairs;            // the integers of ExpertPairs
   AlignedBuffer gathered;         // [pairs, hidden]: what experts read, then what they return
-  AlignedBuffer mixed;            // [kMlpRows, hidden]: the sum of a row's experts
+  AlignedBuffer mixed;            // [MLP's rows, hidden]: the sum of a row's experts
   AlignedBuffer layer_rows;       // [rows, places * size]: embeddings for the layers
   AlignedBuffer position_values;  // PositionValues
   AlignedBuffer hidden;           // [wanted rows, hidden]
@@ -41,8 +42,8 @@ struct Workspace {
 
   // Allocates all that steps of num_rows rows and the logits of num_logits_rows rows need.
   void Reserve(const KernelContext& context, const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows);
-  // The number of bytes that Reserve allocates without a device.
-  static uint64_t Bytes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows, bool wide_activations);
+  // The number of bytes that Reserve allocates without a device; with one, about as many.
+  static uint64_t Bytes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows, bool wide_activations, bool on_device);
 };
 
 // Rows of the MLP's buffers: rows of the stream, or pairs of a row and an expert.

@@ -69,7 +69,7 @@ def test_each_part(made: Made, name: str) -> None:
         assert off(tap, state) < TOLERANCE
     assert off(logits, oracle.logits(TOKENS)) < TOLERANCE
     assert_same_bits(stepwise(decoder, 12), logits[:12])
-    # More rows than the MLP takes at once (kMlpRows), and none at the same place as alone.
+    # More rows than the MLP takes at once on a CPU, and none at the same place as alone.
     pieces = [(decoder.new_sequence(), TOKENS[first:], None) for first in range(9)]
     many = decoder.forward([(decoder.new_sequence(), TOKENS[3:8], None), *pieces])[0]
     assert len(many) > 300

@@ -130,6 +130,7 @@ CASES = [  # slots, rows, heads, kv_heads, head_dim, window, soft cap
     (530, 2, 32, 2, 144, 0, 0.0),
     (300, 2, 8, 1, 576, 0, 30.0),
     (600, 2, 10, 2, 48, 300, 0.0),
+    (600, 86, 6, 2, 144, 270, 0.0),  # groups that are taken whole, and a rest of six rows
 ]
 
 
@@ -149,6 +150,21 @@ def test_attention(table: str, case: tuple[int, ...], kv_dtype: str) -> None:
     # A soft cap rounds scores at the cap's own size: 30 x 2^-24 = 1.8e-6 more. bf16 rounds each weight by 2^-9 of itself at most, of
     # which the mean over values moves by less than twice that.
     assert np.abs(expected - truth).max() < 2e-6 + cap * 2.0**-24 + (kv_dtype == "bfloat16") * 2.0**-8 * np.abs(v).max()
+
+
+def test_prompts_over_fp16_take_groups_whole() -> None:
+    """Sixteen rows of a chain, or a rest of eight and more, if more than 64 rows are in such groups; a tree's rows are single."""
+
+    def launched(rows: int, parents: list[int] | None = None) -> set[str]:
+        q, k, v = qkv(rows, rows, 2, 1, 32)
+        before = T.device_work()["kernels"]
+        T.attention("emulated", q, k, v, 2, 1, parents=parents)
+        after = T.device_work()["kernels"]
+        return {name.partition("<")[0] for name, count in after.items() if count > before.get(name, 0)} - {"KvWriteKernel"}
+
+    assert launched(80) == launched(72) == {"PromptAttentionKernel"}
+    assert launched(85) == {"PromptAttentionKernel", "SpanKernel"}
+    assert launched(64) == launched(80, [-1, *range(79)]) == {"SpanKernel"}
 
 
 SINKS_AND_BIASES = [  # slots, rows, heads, kv_heads, head_dim, window, soft cap, parents

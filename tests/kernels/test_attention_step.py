@@ -29,7 +29,7 @@ CASES = [  # slots, rows, heads, kv_heads, head_dim, rotary_dim, window, parents
     (5 + 19, 19, 4, 2, 64, 32, 7, TREES[3]),
     (250 + 32, 32, 3, 1, 32, 32, 0, [(i - 1) // 2 if i % 5 else i - 1 for i in range(32)]),
     (300, 33, 4, 2, 32, 32, 0, None),  # heads in a launch of their own
-    (400, 100, 4, 2, 32, 32, 0, None),  # over a bf16 cache some groups are taken whole
+    (400, 100, 4, 2, 32, 32, 0, None),  # over a bf16 or fp16 cache some groups are taken whole
 ]
 
 
@@ -75,7 +75,7 @@ def test_a_step_has_the_bits_of_its_ops(device: str, case: tuple[Any, ...], kv_d
             assert own.tobytes() == wanted.tobytes()
     if device == "emulated":
         at_once = rows <= 32
-        ends_apart = (heads // kv_heads * head_dim % 32 != 0 and "bits" in options) or (kv_dtype == "bfloat16" and rows == 100)
+        ends_apart = (heads // kv_heads * head_dim % 32 != 0 and "bits" in options) or (kv_dtype in ("bfloat16", "float16") and rows == 100)
         assert seen["HeadsKernel"] == (not at_once)
         assert seen["QuantizeRowsKernel"] == (ends_apart and "bits" in options) and seen["GateKernel"] == (ends_apart and "gate" in options)
         # The rest is what the test does itself: it fills the cache before, and makes the heads again.

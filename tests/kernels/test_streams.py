@@ -40,6 +40,32 @@ def test_borders_of_chunks_rows_and_sets(device: str, dtype: str, shape: tuple[i
             assert same(T.linear(device, [own], x, **mode), T.linear("reference", [reference], x, **mode)), (num_rows, mode)
 
 
+def launches(name: str) -> int:
+    return sum(count for kernel, count in T.device_work()["kernels"].items() if kernel.partition("<")[0] == name)
+
+
+# Two blocks of outputs, of which the second has cut tiles, and several chunks; few outputs and many rows.
+@pytest.mark.parametrize(("shape", "counts"), [((200, 1024), (65, 100)), ((24, 256), (192, 512))], ids=str)
+@pytest.mark.parametrize("dtype", ["Q4_0", "Q4_1", "Q4_K", "Q6_K", "Q8_0"])
+def test_prompts_go_by_tiles(device: str, dtype: str, shape: tuple[int, int], counts: tuple[int, int]) -> None:
+    """Rows that are not finite, or zeros, spoil no other; a row's bits are those that it has alone."""
+    rows, cols = shape
+    data = random_blocks(dtype, rows, cols, seed=cols)
+    own, reference = (T.PackedMatrix(table, dtype, data, rows, cols) for table in (device, "reference"))
+    x = rand(max(counts), cols, seed=rows)
+    x[3, 5], x[17], x[40, cols - 1] = np.inf, 0.0, np.nan
+    for mode in MODES:
+        wanted = T.linear("reference", [reference], x, **mode)
+        assert np.isnan(wanted[[3, 40]]).any(1).all() and np.isfinite(np.delete(wanted, [3, 40], 0)).all()
+        for count in counts:
+            before = launches("PromptLinearKernel")
+            got = T.linear(device, [own], x[:count].copy(), **mode)
+            assert np.array_equal(np.isnan(got), np.isnan(wanted[:count]))
+            assert np.array_equal(np.nan_to_num(got).view(np.uint32), np.nan_to_num(wanted[:count]).view(np.uint32))
+            if device == "emulated":
+                assert launches("PromptLinearKernel") - before == ("fine" not in mode)
+
+
 @pytest.mark.parametrize("dtype", CHUNKED)
 def test_values_that_are_not_finite(device: str, dtype: str) -> None:
     """NaN and infinity in x and in scales stay in their row and column."""

@@ -1,9 +1,7 @@
-// What the kernels of bf16 attention on tensor cores share: the positions that a group of rows sees, and products of tiles of which some
-// rows do not see all.
+// What the kernels of bf16 attention on tensor cores share: products of tiles of which some rows do not see all.
 #pragma once
 
-#include "kernels/cuda/attention_plan.h"
-#include "kernels/cuda/span_plan.h"
+#include "kernels/cuda/sight.h"
 #include "kernels/cuda/warp.h"
 
 namespace llmi::cuda {
@@ -11,31 +9,6 @@ namespace llmi::cuda {
 constexpr int kBf16AttentionWarps = 8;
 constexpr int kMatrixQueries = 16;  // of one instruction
 static_assert(kBf16AttentionWarps <= kMostWarps);
-
-// Positions in a span, from its begin: those that some row of a group sees, and those that all rows see.
-struct Sight {
-  int begin, end;
-  int all_begin, all_end;
-
-  // Rows of a group ascend in position.
-  LLMI_HD static Sight Of(const AttentionPlan& plan, const RowGroup& rows, int64_t span) {
-    const int64_t first = rows.row_begin;
-    const int64_t last = first + rows.num_rows - 1;
-    return {Clip(AttentionFirstVisible(plan.args, first), span), Clip(plan.args.positions[last] + 1, span),
-            Clip(AttentionFirstVisible(plan.args, last), span), Clip(plan.args.positions[first] + 1, span)};
-  }
-  LLMI_HD static int Clip(int64_t position, int64_t span) {
-    const int64_t offset = position - span * kAttentionSpan;
-    return static_cast<int>(offset < 0 ? 0 : offset > kAttentionSpan ? kAttentionSpan : offset);
-  }
-  LLMI_HD int FirstTile() const { return begin / static_cast<int>(kSlotsPerTile); }
-  LLMI_HD int EndTile() const { return (end + static_cast<int>(kSlotsPerTile) - 1) / static_cast<int>(kSlotsPerTile); }
-  LLMI_HD bool AllSee(int position) const { return position >= all_begin && position < all_end; }
-  LLMI_HD bool AllSeeTile(int tile) const {
-    return AllSee(tile * static_cast<int>(kSlotsPerTile)) && AllSee((tile + 1) * static_cast<int>(kSlotsPerTile) - 1);
-  }
-  LLMI_HD bool SomeSee(int position) const { return position >= begin && position < end; }
-};
 
 // The instruction's A: 16 rows of words, `stride` apart, eight of each from `word` on.
 LLMI_HD inline HalfMatrixA LoadHalfA(const uint32_t* words, int stride, int word, int lane) {

@@ -50,7 +50,7 @@ class CudaLauncher {
   cudaStream_t stream_ = nullptr;
 };
 
-// Each is compiled in one of the files stream_*.cu, spans_*.cu and bf16_attention.cu, so that they compile side by side.
+// Each is compiled in one of the files stream_*.cu, prompt_*.cu, spans_*.cu and bf16_attention.cu, so that they compile side by side.
 extern template void LaunchStream<PackedType::kQ4>(CudaLauncher&, const LinearOutput&, const StreamInput&);
 extern template void LaunchStream<PackedType::kQ4Min>(CudaLauncher&, const LinearOutput&, const StreamInput&);
 extern template void LaunchStream<PackedType::kQ4K>(CudaLauncher&, const LinearOutput&, const StreamInput&);
@@ -73,12 +73,18 @@ extern template void LaunchStream<PackedType::kTable>(CudaLauncher&, const Gated
 extern template void LaunchStream<PackedType::kTableK>(CudaLauncher&, const GatedOutput&, const StreamInput&);
 extern template void LaunchStream<PackedType::kTableExp>(CudaLauncher&, const GatedOutput&, const StreamInput&);
 extern template void LaunchStream<PackedType::kQ8>(CudaLauncher&, const GatedOutput&, const StreamInput&);
+extern template void LaunchPrompt<PackedType::kQ4>(CudaLauncher&, const LinearOutput&, const QuantizedRows&);
+extern template void LaunchPrompt<PackedType::kQ4Min>(CudaLauncher&, const LinearOutput&, const QuantizedRows&);
+extern template void LaunchPrompt<PackedType::kQ4K>(CudaLauncher&, const LinearOutput&, const QuantizedRows&);
+extern template void LaunchPrompt<PackedType::kQ6K>(CudaLauncher&, const LinearOutput&, const QuantizedRows&);
+extern template void LaunchPrompt<PackedType::kQ8>(CudaLauncher&, const LinearOutput&, const QuantizedRows&);
 extern template void LaunchOrderedSpans<KvType::kF16>(CudaLauncher&, int, const AttentionPlan&);
 extern template void LaunchOrderedSpans<KvType::kF32>(CudaLauncher&, int, const AttentionPlan&);
 extern template void LaunchOrderedSpans<KvType::kInt8>(CudaLauncher&, int, const AttentionPlan&);
 extern template void LaunchOrderedSpans<KvType::kF8>(CudaLauncher&, int, const AttentionPlan&);
 extern template void LaunchBf16Spans<false>(CudaLauncher&, int, const AttentionPlan&);
 extern template void LaunchBf16Spans<true>(CudaLauncher&, int, const AttentionPlan&);
+extern template void LaunchPromptAttention(CudaLauncher&, const AttentionPlan&, const RowGroup*, int64_t);
 extern template void LaunchWholeGroups(CudaLauncher&, const AttentionPlan&, const RowGroup*, int64_t);
 
 }  // namespace llmi::cuda

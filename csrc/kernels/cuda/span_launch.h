@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/bf16_attention_kernels.h"
 #include "kernels/cuda/bf16_span_kernel.h"
+#include "kernels/cuda/prompt_attention_kernel.h"
 #include "kernels/cuda/span_kernel.h"
 
 namespace llmi::cuda {
@@ -47,10 +48,24 @@ void LaunchSpanKernels(Launcher& launcher, int num_multiprocessors, const Attent
                                      : LaunchBf16Spans<false>(launcher, num_multiprocessors, plan);
 }
 
-// Groups over a bf16 cache that a block takes whole, without partials.
+template <typename Launcher>
+void LaunchPromptAttention(Launcher& launcher, const AttentionPlan& plan, const RowGroup* groups, int64_t num_groups) {
+  const AttentionArgs& args = plan.args;
+  const auto launch = [&]<int kPasses>() {
+    using Kernel = PromptAttentionKernel<kPasses>;
+    const int64_t chunks = (kGroupRows * args.num_heads / args.kv.num_kv_heads + Kernel::kQueries - 1) / Kernel::kQueries;
+    launcher.Launch(num_groups * args.kv.num_kv_heads * chunks, 1, Kernel::kThreads, Kernel::kSharedBytes,
+                    Kernel{plan, groups, num_groups, chunks});
+  };
+  static_assert(PromptAttentionKernel<2>::kMostHeadDim == kMostWholeHeadDim);
+  args.kv.head_dim <= PromptAttentionKernel<1>::kMostHeadDim ? launch.template operator()<1>() : launch.template operator()<2>();
+}
+
+// Groups over an fp16 or bf16 cache that a block takes whole, without partials.
 template <typename Launcher>
 void LaunchWholeGroups(Launcher& launcher, const AttentionPlan& plan, const RowGroup* groups, int64_t num_groups) {
   const AttentionArgs& args = plan.args;
+  if (args.kv.type == KvType::kF16) return LaunchPromptAttention(launcher, plan, groups, num_groups);
   const auto launch = [&](auto kernel) {
     kernel.attention.plan = plan;
     kernel.groups = groups;

@@ -16,7 +16,8 @@ constexpr int64_t kRowsOfWholeGroup = 8;
 constexpr int64_t kMostSpanRows = 64;
 constexpr int64_t kMostWholeHeadDim = 256;  // a block has too few registers for more
 
-// Rows that a block takes together: with a bf16 cache up to 16 neighbours of a chain, else one. Padding rows are in no group.
+// Rows that a block takes together: up to 16 neighbours of a chain with a bf16 cache, or with an fp16 cache if a block takes them whole;
+// else one. Padding rows are in no group.
 struct RowGroup {
   int32_t row_begin;
   int32_t num_rows;
@@ -45,8 +46,11 @@ struct SpanPlan {
       num_rows += group.num_rows;
       if (may_be_whole(group)) rows_of_large += group.num_rows;
     });
-    ForEachGroup(kv, segments, num_segments,
-                 [&](RowGroup group) { (rows_of_large > kMostSpanRows && may_be_whole(group) ? whole_groups : groups).push_back(group); });
+    ForEachGroup(kv, segments, num_segments, [&](RowGroup group) {
+      if (rows_of_large > kMostSpanRows && may_be_whole(group)) return whole_groups.push_back(group);
+      const int32_t rows_each = kv.type == KvType::kBF16 ? group.num_rows : 1;
+      for (int32_t row = 0; row < group.num_rows; row += rows_each) groups.push_back({group.row_begin + row, rows_each});
+    });
     begins.assign(static_cast<size_t>(num_rows) + 1, 0);
     group_items.push_back(0);
     if (positions == nullptr) return;
@@ -72,7 +76,8 @@ struct SpanPlan {
   static void ForEachGroup(const KvView& kv, const AttentionSegment* segments, int64_t num_segments, const Visit& f) {
     for (int64_t s = 0; s < num_segments; ++s) {
       const AttentionSegment& segment = segments[s];
-      const int64_t most = kv.type == KvType::kBF16 && segment.parents == nullptr ? kGroupRows : 1;
+      const bool may_share = (kv.type == KvType::kBF16 || kv.type == KvType::kF16) && segment.parents == nullptr;
+      const int64_t most = may_share ? kGroupRows : 1;
       for (int64_t row = 0; row < segment.num_rows; row += most) {
         f({static_cast<int32_t>(segment.row_begin + row), static_cast<int32_t>(std::min(most, segment.num_rows - row))});
       }

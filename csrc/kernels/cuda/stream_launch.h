@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/errors.h"
+#include "kernels/cuda/prompt_linear_kernel.h"
 #include "kernels/cuda/stream_choices.h"
 #include "kernels/cuda/stream_linear_kernel.h"
 #include "kernels/ops/linear_step.h"
@@ -78,9 +79,41 @@ void LaunchStream(Launcher& launcher, const Output& output, const StreamInput& i
   CheckInternal(false, "gate and up read codes with a scale for 32 columns");
 }
 
+// Whether PromptLinearKernel serves this many rows of these weights.
+inline bool GoesByPromptTiles(const PackedView& weights, int64_t num_rows, const QuantizedRows& rows) {
+  return num_rows > kStreamRows && HasPromptTiles(weights.type) && weights.num_cols % (kChunkBlocks * kBlockSize) == 0 &&
+         rows.form() != ActivationForm::kFine;
+}
+template <PackedType kType, ActivationForm kForm, typename Launcher>
+void LaunchPromptForm(Launcher& launcher, const LinearOutput& output, const QuantizedRows& rows) {
+  using Kernel = PromptLinearKernel<kType, kForm>;
+  launcher.Launch((output.num_rows + kPromptRows - 1) / kPromptRows, (output.num_tiles + Kernel::kBlockTiles - 1) / Kernel::kBlockTiles,
+                  Kernel::kThreads, Kernel::kSharedBytes,
+                  Kernel{output, rows, static_cast<unsigned>(output.weights.num_cols / kBlockSize)});
+}
+template <PackedType kType, typename Launcher>
+void LaunchPrompt(Launcher& launcher, const LinearOutput& output, const QuantizedRows& rows) {
+  rows.low != nullptr ? LaunchPromptForm<kType, ActivationForm::kTwoBytes>(launcher, output, rows)
+                      : LaunchPromptForm<kType, ActivationForm::kCoarse>(launcher, output, rows);
+}
+template <typename Launcher>
+void LaunchPromptOutput(Launcher& launcher, const LinearOutput& output, const QuantizedRows& rows) {
+  switch (output.weights.type) {
+    case PackedType::kQ4: return LaunchPrompt<PackedType::kQ4>(launcher, output, rows);
+    case PackedType::kQ4Min: return LaunchPrompt<PackedType::kQ4Min>(launcher, output, rows);
+    case PackedType::kQ4K: return LaunchPrompt<PackedType::kQ4K>(launcher, output, rows);
+    case PackedType::kQ6K: return LaunchPrompt<PackedType::kQ6K>(launcher, output, rows);
+    case PackedType::kQ8: return LaunchPrompt<PackedType::kQ8>(launcher, output, rows);
+    default: CheckInternal(false, "a type without tiles for prompts");
+  }
+}
+
 // Weights in chunks.
 template <typename Output, typename Launcher>
 void LaunchStreamOutput(Launcher& launcher, const Output& output, const StreamInput& input) {
+  if constexpr (std::is_same_v<Output, LinearOutput>) {
+    if (GoesByPromptTiles(output.weights, output.num_rows, input.rows)) return LaunchPromptOutput(launcher, output, input.rows);
+  }
   switch (output.weights.type) {
     case PackedType::kQ4: return LaunchStream<PackedType::kQ4>(launcher, output, input);
     case PackedType::kQ4Min: return LaunchStream<PackedType::kQ4Min>(launcher, output, input);
@@ -106,7 +139,8 @@ inline bool TakesNorm(const NormArgs& norm, const QuantizedRows& rows) {
 // Whether one launch can multiply, activate, and make codes.
 inline bool TakesActivation(const LinearStep& step) {
   const PackedView& gate = step.layers.parts[0].weights;
-  return gate.in_chunks && GoTogether(gate, step.layers.parts[1].weights) && gate.num_rows % kBlockSize == 0 && !step.layers.quantized.fine;
+  return gate.in_chunks && GoTogether(gate, step.layers.parts[1].weights) && gate.num_rows % kBlockSize == 0 &&
+         !step.layers.quantized.fine && !GoesByPromptTiles(gate, step.layers.num_rows, step.layers.quantized);
 }
 
 }  // namespace llmi::cuda
