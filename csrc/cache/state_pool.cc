@@ -79,7 +79,9 @@ std::vector<StateVersion> StatePool::Finish(SequenceState* state, int64_t num_to
   const StateVersion before = {state->len, state->slot};
   state->slot = std::exchange(state->next, -1);
   state->len = num_tokens;
-  const bool keeps_before = state->goes_back && state->older.empty() && before.slot >= 0 && before.slot != state->slot;
+  // Of a sequence that began with a hit: nothing leads back to what is before it.
+  const bool is_first = state->older.empty() && before.slot >= 0 && state->log_begin >= before.len;
+  const bool keeps_before = state->goes_back && is_first && before.slot != state->slot;
   if (keeps_before) {
     state->older.push_back(before);
   } else if (before.slot >= 0) {
@@ -105,6 +107,8 @@ std::vector<StateVersion> StatePool::Finish(SequenceState* state, int64_t num_to
   } else if (num_new > kKeptInputs) {
     state->log_begin = num_tokens - kKeptInputs;
   }
+  // Where no slot was free for a version, the log does not grow for ever.
+  state->log_begin = std::max(state->log_begin, num_tokens - 2 * kKeptInputs);
   if (state->older.size() == 2) state->log_begin = std::max(state->log_begin, state->older.front().len);
   DropChunks(state);
   return made;
@@ -149,7 +153,7 @@ bool StatePool::TryRollback(SequenceState* state, int64_t num_tokens) {
       slots_.Release(state->older.back().slot);
       state->older.pop_back();
     }
-    if (num_tokens == 0) state->log_begin = 0;
+    state->log_begin = std::min(state->log_begin, num_tokens);
   }
   Trim(state, num_tokens);
   return true;

@@ -52,6 +52,11 @@ struct SequenceState {
   std::vector<StateCapture> captures;
 };
 
+// Where a prompt's snapshot is taken: at the last end of a block before its last token, so that it serves the same prompt again, too.
+inline int64_t SnapshotAt(const std::vector<int32_t>& prompt, int64_t block_size) {
+  return prompt.empty() ? 0 : (static_cast<int64_t>(prompt.size()) - 1) / block_size * block_size;
+}
+
 class StatePool {
  public:
   StatePool(const StateSizes& sizes, Device* device);

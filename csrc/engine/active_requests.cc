@@ -9,14 +9,6 @@
 #include "engine/request_limits.h"
 
 namespace llmi {
-namespace {
-
-// Where a prompt's snapshot is taken: at the last end of a block before its last token, so that it serves the same prompt again, too.
-int64_t SnapshotAt(const std::vector<int32_t>& prompt, int64_t block_size) {
-  return prompt.empty() ? 0 : (static_cast<int64_t>(prompt.size()) - 1) / block_size * block_size;
-}
-
-}  // namespace
 
 ActiveRequests::ActiveRequests(KvCache& cache, Scheduler& scheduler, const Lifetime& life, Pulse& pulse,
                                std::shared_ptr<const TokenBytes> tokens, bool keeps_rows)

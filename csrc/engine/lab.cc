@@ -130,6 +130,7 @@ std::vector<bool> Lab::Prepare(const std::vector<LabExtension>& extensions) {
   for (size_t i = 0; i < extensions.size(); ++i) {
     LabSequence& sequence = *extensions[i].sequence;
     if (done[i] || !sequence.capture.empty() || sequence.kv.num_tokens > 0 || sequence.kv.prefix_node != PrefixTree::kNone) continue;
+    sequence.kv.state.snapshot_at = SnapshotAt(sequence.tokens, cache_.groups().block_size());
     // The rows of the result must be computed. Earlier rows may come from the prefix cache.
     const auto num_new = extensions[i].is_tree ? 0 : static_cast<int64_t>(extensions[i].token_ids.size());
     const int64_t num_wanted = num_new > 0 ? num_new : extensions[i].wants_last ? 1 : 0;

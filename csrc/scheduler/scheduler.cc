@@ -295,6 +295,8 @@ bool Scheduler::ReserveWaiting(ScheduledPiece* piece) {
 // at once, and all together are not expected to outgrow the pool.
 bool Scheduler::FitsBesideRunning(const ScheduledSequence& sequence, int64_t num_pages) const {
   if (running_.empty()) return true;
+  const StatePool* states = cache_->states();
+  if (states != nullptr && states->slots().num_free() + states->slots().num_cached() == 0) return false;
   int64_t reserve = 0;
   for (const ScheduledSequence* other : running_) reserve += cache_->groups().pages_per_block() * NumLast(*other);
   return num_pages + reserve <= cache_->num_available() && !OutgrowsPool(sequence);

@@ -475,4 +475,28 @@ BUGS = [
         "sampling/test_samplers.py",
     ),
     Mutant("a fork has no state", "python/llmi", "fork", "child._draws = self._draws.copied()", "", "sampling/test_samplers.py"),
+    Mutant(
+        "a snapshot of another length",
+        "csrc/cache",
+        "KeepSnapshots",
+        "num_blocks * block_size > version.len; --num_blocks",
+        "num_blocks * block_size > version.len + block_size; --num_blocks",
+        "engine/test_state_engine.py",
+    ),
+    Mutant(
+        "a shared version that is written",
+        "csrc/cache",
+        "SlotsNeeded",
+        "slots_.references(state.slot) == 1",
+        "slots_.references(state.slot) >= 1",
+        "engine/test_state_engine.py",
+    ),
+    Mutant(
+        "a draft that goes on from the last row",
+        "csrc/kernels",
+        "RunDraft",
+        "is_chain ? row - 1 : segment_.parents[row]",
+        "row - 1",
+        "engine/test_state_engine.py",
+    ),
 ]
