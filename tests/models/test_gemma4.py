@@ -222,6 +222,35 @@ def test_a_fork_and_a_rollback(families: Path) -> None:
         assert np.array_equal(sequence.extend(TOKENS[70:90]), rows)
 
 
+def test_layers_left_out(families: Path) -> None:
+    """A model of some layers: readers keep their donors by their new numbers, and places of embeddings; a donor cannot be left out."""
+    path = make("gemma4_text-e2b", families).path
+    model = interpreter(path)
+    kept = [0, 2, 3, 5]
+    layers = [copy.deepcopy(model.spec["layers"][index]) for index in kept]
+    assert layers[3]["attention"]["kv_donor"] == 3
+    layers[3]["attention"]["kv_donor"] = 2
+    model.spec = model.spec | {"layers": layers}
+    with open_llm(path, _layers=kept) as llm:
+        rows = llm.sequence(TOKENS[:1]).extend(TOKENS[1:40])
+    assert float(np.abs(rows - model.logits(TOKENS[:40])[1:]).max()) < 1e-3
+    with pytest.raises(LlmiError, match="layers leaves out layer 3, whose keys and values layer 5 reads"):
+        open_llm(path, _layers=[0, 1, 2, 4, 5])
+
+
+@pytest.mark.parametrize("name", GEMMA4)
+def test_with_quantised_layers(name: str, families: Path) -> None:
+    """Quantised at load: near the float64 of the plain weights, and the same bits in one piece and step by step."""
+    wide = {"hidden_size_per_layer_input": 32} if name == "gemma4_text-e2b" else {}  # whole blocks of 32 columns
+    family = make(name, families, **wide)
+    with open_llm(family.path, dtype="auto", quantization="q8_0") as llm:
+        sequence = llm.sequence(TOKENS[:1])
+        rows = sequence.extend(TOKENS[1:40])
+        steps = llm.sequence(TOKENS[:1])
+        assert np.array_equal(np.concatenate([np.atleast_2d(steps.extend([token])) for token in TOKENS[1:12]]), rows[:11])
+    assert 1e-5 < float(np.abs(rows - family.float64[1:40]).mean()) < 0.2
+
+
 @pytest.mark.parametrize(
     "changes, key",
     [
