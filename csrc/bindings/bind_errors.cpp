@@ -23,6 +23,7 @@ const char* KindName(ErrorKind kind) {
     case ErrorKind::kBusy: return "busy";
     case ErrorKind::kDevice: return "device";
     case ErrorKind::kClosed: return "closed";
+    case ErrorKind::kWorkerDied: return "worker_died";
     case ErrorKind::kInterrupted: return "interrupted";
     case ErrorKind::kInternal: return "internal";
   }

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -13,14 +14,17 @@
 #include <vector>
 
 #include "bindings/bind_testing.h"
+#include "bindings/gil.h"
 #include "bindings/keywords.h"
 #include "cache/kv_cache.h"
 #include "core/fp_env.h"
 #include "engine/batch.h"
 #include "engine/options.h"
 #include "engine/sizing.h"
+#include "model/batch_bytes.h"
 #include "model/kv_layers.h"
 #include "model/loader.h"
+#include "model/rank_calls.h"
 
 namespace py = pybind11;
 
@@ -35,7 +39,9 @@ class TestDecoder {
   TestDecoder(const KernelContext& context, std::unique_ptr<Decoder> decoder, KvType kv_type, int64_t block_size, int64_t num_pages)
       : context_(context),
         decoder_(std::move(decoder)),
-        cache_(Groups(kv_type, block_size), num_pages, context_.device, StatesFor(decoder_->spec(), 64)) {}
+        cache_(Groups(kv_type, block_size), num_pages, context_.device, StatesFor(decoder_->spec(), 64)) {
+    if (decoder_->ranks() != nullptr) cache_.NoteEvents();
+  }
   ~TestDecoder() {
     for (auto& [id, sequence] : sequences_) cache_.Free(sequence.get());
   }
@@ -92,6 +98,26 @@ class TestDecoder {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
 
+  // On a rank other than 0: takes part until rank 0 has gone.
+  void Follow() {
+    const FloatEnvironmentGuard guard;
+    const GilReleased release;
+    try {
+      for (;;) decoder_->Follow(context_, cache_);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kWorkerDied) throw;
+    }
+  }
+
+  // What another rank makes of a call's bytes: it reads them, and computes nothing.
+  void ReadCall(int call, const py::bytes& given) const {
+    const std::string_view view = given;
+    const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(view.data()), view.size());
+    if (call == static_cast<int>(RankCall::kForward)) ReadForward(bytes, decoder_->spec(), cache_);
+    if (call == static_cast<int>(RankCall::kHead)) ReadHead(bytes, decoder_->spec());
+    if (call == static_cast<int>(RankCall::kEmbed)) ReadEmbed(bytes, decoder_->spec());
+  }
+
   std::string Audit() const { return cache_.Audit(); }
   int64_t num_window_blocks_returned() const { return cache_.num_window_blocks_returned(); }
 
@@ -123,7 +149,11 @@ class TestDecoder {
     return builder.Take();
   }
 
-  KvGroups Groups(KvType type, int64_t block_size) const { return KvGroups(KvLayersOf(decoder_->spec()), type, block_size); }
+  KvGroups Groups(KvType type, int64_t block_size) const {
+    const Ranks* ranks = decoder_->ranks();
+    return KvGroups(ranks == nullptr ? KvLayersOf(decoder_->spec()) : KvLayersOf(decoder_->spec(), &ranks->plan(), ranks->rank()), type,
+                    block_size);
+  }
 
   KernelContext context_;
   std::unique_ptr<Decoder> decoder_;
@@ -132,7 +162,8 @@ class TestDecoder {
   int64_t next_ = 0;
 };
 
-// spec: JSON. By name: dtype, kv_dtype, table, num_threads, block_size, num_pages, activation_bits.
+// spec: JSON. By name: dtype, kv_dtype, table, num_threads, block_size, num_pages, activation_bits; ranks, of which this is one, and
+// tensor_split.
 std::unique_ptr<TestDecoder> OpenTestDecoder(const ModelFiles& files, const std::string& spec, const py::kwargs& given) {
   std::string dtype = "auto", kv_dtype = "float16", table;
   int num_threads = 2, activation_bits = 8;
@@ -145,9 +176,17 @@ std::unique_ptr<TestDecoder> OpenTestDecoder(const ModelFiles& files, const std:
   keywords.Read("block_size", &block_size);
   keywords.Read("num_pages", &num_pages);
   keywords.Read("activation_bits", &activation_bits);
+  std::shared_ptr<RankGroup> group;
+  std::vector<double> split;
+  keywords.Read("ranks", &group);
+  keywords.Read("tensor_split", &split);
   keywords.CheckAllKnown();
   KernelContext context = TestContext(table, num_threads);
-  std::unique_ptr<Decoder> decoder = LoadDecoder(context, files, ParseSpec(spec, files.path()), ParseWeightFormat(dtype));
+  ModelSpec model = ParseSpec(spec, files.path());
+  std::unique_ptr<const Ranks> ranks;
+  if (group != nullptr) ranks = std::make_unique<const Ranks>(group, RankPlan(model, group->size(), split));
+  std::unique_ptr<Decoder> decoder =
+      LoadDecoder(context, files, std::move(model), ParseWeightFormat(dtype), {}, nullptr, nullptr, std::move(ranks));
   context.wide_activations = HasTwoBytes(activation_bits);
   return std::make_unique<TestDecoder>(context, std::move(decoder), ParseKvType(kv_dtype), block_size, num_pages);
 }
@@ -163,6 +202,8 @@ void RegisterTestingDecoder(py::module_& module) {
       .def("forward", &TestDecoder::Forward, py::arg("pieces"), py::arg("tap_layers") = std::vector<int>{})
       .def("forward_allowed", &TestDecoder::ForwardAllowed, py::arg("pieces"), py::arg("allowed"))
       .def("batch_bytes", &TestDecoder::BatchBytes, py::arg("pieces"), py::arg("tap_layers") = std::vector<int>{})
+      .def("follow", &TestDecoder::Follow)
+      .def("read_call", &TestDecoder::ReadCall, py::arg("call"), py::arg("bytes"))
       .def("audit", &TestDecoder::Audit)
       .def_property_readonly("num_window_blocks_returned", &TestDecoder::num_window_blocks_returned);
   // Reads a batch from its bytes and writes it again.

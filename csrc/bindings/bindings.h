@@ -14,6 +14,7 @@ void RegisterConstraints(pybind11::module_& module);
 void RegisterDrafters(pybind11::module_& module);
 void RegisterErrors(pybind11::module_& module);
 void RegisterFiles(pybind11::module_& module);
+void RegisterRanks(pybind11::module_& module);
 void RegisterRecords(pybind11::module_& module);
 void RegisterRequests(pybind11::module_& module);
 void RegisterSpeculation(pybind11::module_& module);

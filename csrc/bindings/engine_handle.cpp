@@ -92,6 +92,20 @@ py::dict EngineHandle::Info() const {
   dict["state_pool_bytes"] = info.state_pool_bytes;
   dict["kv_bytes_per_token"] = info.kv_bytes_per_token;
   dict["kv_wasted_share"] = info.kv_wasted_share;
+  py::list ranks;
+  for (const RankFacts& facts : info.ranks) {
+    py::dict rank;
+    rank["host"] = facts.host;
+    rank["pid"] = facts.pid;
+    rank["weight_bytes"] = facts.weight_bytes;
+    rank["kv_bytes"] = facts.kv_bytes;
+    rank["query_heads"] = facts.query_heads;
+    rank["kv_heads"] = facts.kv_heads;
+    rank["hidden"] = facts.hidden;
+    rank["vocabulary"] = facts.vocabulary;
+    ranks.append(rank);
+  }
+  dict["ranks"] = ranks;
   return dict;
 }
 

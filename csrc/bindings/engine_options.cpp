@@ -26,6 +26,7 @@ void Read(const py::handle& value, LinearArithmetic* field) { *field = ParseLine
 void Read(const py::handle& value, WeightFormat* field) { *field = ParseWeightFormat(value.cast<std::string>()); }
 void Read(const py::handle& value, KvType* field) { *field = ParseKvType(value.cast<std::string>()); }
 void Read(const py::handle& value, std::shared_ptr<const ModelFiles>* field) { *field = value.cast<std::shared_ptr<ModelFiles>>(); }
+void Read(const py::handle& value, std::shared_ptr<RankGroup>* field) { *field = value.cast<std::shared_ptr<RankGroup>>(); }
 void Read(const py::handle& value, SchedulingPolicy* field) { *field = ParsePolicy(value.cast<std::string>()); }
 void Read(const py::handle& value, std::shared_ptr<PolicyHook>* field) {
   *field = std::make_shared<PyPolicy>(py::reinterpret_borrow<py::object>(value));

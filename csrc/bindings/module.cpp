@@ -10,6 +10,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_used()) {
   llmi::RegisterSpeculation(module);
   llmi::RegisterDrafters(module);
   llmi::RegisterRequests(module);
+  llmi::RegisterRanks(module);
   llmi::RegisterEngine(module);
   llmi::RegisterSystem(module);
   llmi::RegisterTesting(module);

@@ -23,7 +23,7 @@ int64_t NumSidePages(const KvSequence& sequence, int64_t num_tokens, int64_t pag
 }  // namespace
 
 KvCache::KvCache(KvGroups groups, int64_t num_pages, Device* device, const StateSizes& states)
-    : groups_(std::move(groups)), pool_(num_pages, groups_.page_bytes(), device) {
+    : groups_(std::move(groups)), pool_(num_pages, groups_.held_page_bytes(), device) {
   if (states.slot_bytes > 0) states_ = std::make_unique<StatePool>(states, device);
 }
 
@@ -108,7 +108,9 @@ bool KvCache::TryReserve(KvSequence* sequence, int64_t num_new, Reclaim reclaim,
     for (int64_t i = first_written * per_block; i < std::min<int64_t>(static_cast<int64_t>(table.size()), num_blocks * per_block); ++i) {
       int32_t& page = table[static_cast<size_t>(i)];
       if (pool_.references(page) <= 1) continue;
-      page = pool_.CopyOnWrite(page);
+      const int32_t shared = page;
+      page = pool_.CopyOnWrite(shared);
+      if (notes_events_) events_.push_back({-1, 0, shared, page, 0, 0});
       ++num_copies_on_write_;
     }
     while (static_cast<int64_t>(table.size()) < num_blocks * per_block) table.push_back(pool_.Allocate());
@@ -215,6 +217,7 @@ bool KvCache::TryRollback(KvSequence* sequence, int64_t num_tokens) {
 void KvCache::MoveSlot(const KvSequence& sequence, int64_t from, int64_t to) {
   if (from == to) return;
   if (states_ != nullptr) states_->MoveRow(sequence.state, from, to);
+  if (notes_events_) NoteMove(sequence, from, to);
   for (size_t g = 0; g < groups_.groups().size(); ++g) {
     for (int layer : groups_.groups()[g].layers) KvCopySlot({.device = pool_.device()}, View(layer), sequence.tables[g].data(), from, to);
   }

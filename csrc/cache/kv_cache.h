@@ -59,6 +59,14 @@ struct KvHostCopy {
   DraftSlots draft;
 };
 
+// What happened to pages between two forward passes, for caches of other processes that have the same pages.
+struct PageEvent {
+  int32_t group;  // -1: a whole page was copied; else a slot of the pages that are the index-th of a block in this KV group
+  int32_t index;
+  int32_t from_page, to_page;
+  int32_t from_slot, to_slot;  // within their blocks
+};
+
 class KvCache {
  public:
   // device: its pages are in this device's memory; null: in the host's. states: of layers that have one.
@@ -131,6 +139,14 @@ class KvCache {
 
   // Copies K and V of one slot to another, bit for bit, in every layer. Both slots must be reserved and past num_tokens.
   void MoveSlot(const KvSequence& sequence, int64_t from, int64_t to);
+  // From now on copies of pages and slots are noted; TakeEvents returns those since its last call.
+  void NoteEvents() { notes_events_ = true; }
+  std::vector<PageEvent> TakeEvents() { return std::exchange(events_, {}); }
+  // Whether the cache has the event's pages and slots.
+  bool Knows(const PageEvent& event) const;
+  // Does the same to this cache's pages; those of a drafter's layer elsewhere.
+  void Repeat(const PageEvent& event);
+
   // Drops reserved blocks past num_tokens.
   void Trim(KvSequence* sequence);
 
@@ -170,6 +186,7 @@ class KvCache {
   void CopyDraft(const KvSequence& sequence, int64_t block, int32_t node);
   void IndexBlocks(KvSequence* sequence, std::span<const int32_t> token_ids);
   void Unindex(KvSequence* sequence, int64_t num_blocks);
+  void NoteMove(const KvSequence& sequence, int64_t from, int64_t to);
   void MovePin(KvSequence* sequence, int32_t node);
   int64_t NumBlocks(int64_t num_tokens) const { return (num_tokens + groups_.block_size() - 1) / groups_.block_size(); }
 
@@ -180,6 +197,8 @@ class KvCache {
   std::unique_ptr<PrefixTree> prefix_tree_;
   std::function<bool()> reclaimer_;
   std::unordered_set<const KvSequence*> sequences_;
+  bool notes_events_ = false;
+  std::vector<PageEvent> events_;
   int64_t num_copies_on_write_ = 0;
   int64_t num_window_blocks_returned_ = 0;
   double copy_seconds_per_page_ = 0;

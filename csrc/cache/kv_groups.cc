@@ -31,7 +31,7 @@ KvGroups::KvGroups(const std::vector<KvLayer>& layers, KvType type, int64_t bloc
     : layers_(layers), has_draft_(draft.num_kv_heads > 0), type_(type), block_size_(block_size) {
   CheckArgument(block_size > 0 && block_size % kSlotsPerTile == 0, "block_size must be a positive multiple of 16");
   CheckArgument(!layers.empty(), "a model has at least one layer");
-  if (has_draft()) layers_.push_back({0, draft.num_kv_heads, draft.head_dim});
+  if (has_draft()) layers_.push_back({0, draft.num_kv_heads, draft.head_dim, -1, draft.held ? -1 : 0});
   MakeGroups();
   PlaceLayers();
 }
@@ -86,7 +86,7 @@ void KvGroups::PlaceLayers() {
   // Sequences of a model without attention have blocks, too, by which the prefix tree knows them.
   if (groups_.empty()) {
     groups_.emplace_back();
-    page_bytes_ = kNoKvPageBytes;
+    page_bytes_ = held_page_bytes_ = kNoKvPageBytes;
     return;
   }
   int64_t held = 0;
@@ -112,8 +112,29 @@ void KvGroups::PlaceLayers() {
     wasted_block_bytes_ = wasted;
   }
   for (KvGroup& group : groups_) group.pages_per_block = static_cast<int32_t>(FillPages(group, page_bytes_, &layer_places_));
+  PlaceHeldHeads();
   for (size_t i = 0; i < layers_.size(); ++i) {
     if (layers_[i].donor >= 0) layer_places_[i] = layer_places_[static_cast<size_t>(layers_[i].donor)];
+  }
+}
+
+// The same pages with the heads that are here alone.
+void KvGroups::PlaceHeldHeads() {
+  held_page_bytes_ = page_bytes_;
+  if (std::ranges::all_of(layers_, [](const KvLayer& layer) { return layer.held_kv_heads < 0; })) return;
+  held_page_bytes_ = kNoKvPageBytes;  // at least: a rank may have no head
+  for (const KvGroup& group : groups_) {
+    int32_t page = 0;
+    int64_t end = 0;
+    for (const int layer : group.layers) {
+      const KvLayer& shape = layers_[static_cast<size_t>(layer)];
+      LayerPlace& place = layer_places_[static_cast<size_t>(layer)];
+      if (place.page_index != page) end = 0;
+      page = place.page_index;
+      place.offset = end;
+      end += KvLayerBlockBytes(block_size_, shape.held_kv_heads < 0 ? shape.num_kv_heads : shape.held_kv_heads, shape.head_dim, type_);
+      held_page_bytes_ = std::max(held_page_bytes_, end);
+    }
   }
 }
 
@@ -121,12 +142,12 @@ KvView KvGroups::View(int layer, uint8_t* arena) const {
   const LayerPlace& place = layer_places_[static_cast<size_t>(layer)];
   const KvLayer& shape = layers_[static_cast<size_t>(layer)];
   return {.base = arena,
-          .page_bytes = page_bytes_,
+          .page_bytes = held_page_bytes_,
           .layer_offset = place.offset,
           .page_index = place.page_index,
           .pages_per_block = groups_[static_cast<size_t>(place.group)].pages_per_block,
           .block_size = static_cast<int32_t>(block_size_),
-          .num_kv_heads = static_cast<int32_t>(shape.num_kv_heads),
+          .num_kv_heads = static_cast<int32_t>(shape.held_kv_heads < 0 ? shape.num_kv_heads : shape.held_kv_heads),
           .head_dim = static_cast<int32_t>(shape.head_dim),
           .type = type_,
           .group = place.group};

@@ -19,6 +19,7 @@ KvType ParseKvType(const std::string& name);
 struct DraftKvShape {
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;  // a multiple of 16
+  bool held = true;      // false: in the pages of another rank alone
 };
 
 // The window of a layer that keeps no K and V.
@@ -30,6 +31,8 @@ struct KvLayer {
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;  // a multiple of 16
   int donor = -1;        // it keeps none, and reads those of this layer before it; -1: it has its own
+  // KV heads that the pages of this rank hold; -1: all. What is planned and counted is of all.
+  int64_t held_kv_heads = -1;
 };
 // One of each window, alike in all else.
 std::vector<KvLayer> KvLayers(const std::vector<int64_t>& windows, int64_t num_kv_heads, int64_t head_dim);
@@ -48,8 +51,9 @@ class KvGroups {
 
   const std::vector<KvGroup>& groups() const { return groups_; }
   int64_t block_size() const { return block_size_; }
-  int64_t page_bytes() const { return page_bytes_; }
-  int64_t pages_per_block() const;  // pages of one logical block in all groups together
+  int64_t page_bytes() const { return page_bytes_; }            // of all KV heads
+  int64_t held_page_bytes() const { return held_page_bytes_; }  // of those that are here
+  int64_t pages_per_block() const;                              // pages of one logical block in all groups together
   int group_of_layer(int layer) const { return layer_places_[static_cast<size_t>(layer)].group; }
   bool has_draft() const { return has_draft_; }
   int draft_layer() const { return static_cast<int>(layers_.size()) - 1; }
@@ -84,6 +88,7 @@ class KvGroups {
   void MakeGroups();
   int64_t FillPages(const KvGroup& group, int64_t page_bytes, std::vector<LayerPlace>* places) const;
   void PlaceLayers();
+  void PlaceHeldHeads();
 
   std::vector<KvLayer> layers_;  // the drafter's is the last
   std::vector<KvGroup> groups_;
@@ -91,7 +96,7 @@ class KvGroups {
   bool has_draft_;
   KvType type_;
   int64_t block_size_;
-  int64_t page_bytes_ = 0;
+  int64_t page_bytes_ = 0, held_page_bytes_ = 0;
   int64_t wasted_block_bytes_ = 0;
 };
 

@@ -1,9 +1,8 @@
-// The one place where a ForwardBatch is filled, for prefill, decode, drafts, the lab and measurements; and a batch as bytes.
+// The one place where a ForwardBatch is filled, for prefill, decode, drafts, the lab and measurements.
 #pragma once
 
 #include <cstdint>
 #include <map>
-#include <span>
 #include <vector>
 
 #include "cache/kv_cache.h"
@@ -47,10 +46,5 @@ class BatchBuilder {
   ForwardBatch batch_;
   std::map<const Steering*, int64_t> steering_begins_;  // of its first vector in ForwardBatch::steering
 };
-
-// The batch as bytes, for a process on a machine of the same byte order.
-std::vector<uint8_t> ToBytes(const ForwardBatch& batch);
-// The reverse. Throws Error(kInvalidArgument) for too few or too many bytes, and for rows, segments or offsets out of range.
-ForwardBatch BatchFromBytes(std::span<const uint8_t> bytes);
 
 }  // namespace llmi

@@ -18,7 +18,10 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, DraftHeads heads, KernelContext
       limits_(decoder_->spec(), config),
       inbox_(life_, config.check_wait),
       commands_(life_, config.check_wait) {
-  cache_ = std::make_unique<KvCache>(GroupsOf(decoder_->spec(), config), config.num_pages, context_.device, config.states);
+  const Ranks* ranks = decoder_->ranks();
+  const KvGroups groups = GroupsOf(decoder_->spec(), config, ranks == nullptr ? nullptr : &ranks->plan());
+  cache_ = std::make_unique<KvCache>(groups, config.num_pages, context_.device, config.states);
+  if (ranks != nullptr) cache_->NoteEvents();
   cache_->set_snapshot_interval(config.state_snapshot_interval);
   scheduler_ = std::make_unique<Scheduler>(config.scheduler, cache_.get());
   costs_ = std::make_unique<StepCosts>(context_, *decoder_, *cache_, config.scheduler.max_num_batched_tokens,
@@ -143,7 +146,10 @@ void Engine::ThreadMain() {
       if (IsForked()) return;  // a hook has forked, and this is the child: the engine belongs to its parent
       requests_->EmitStreams();
     } catch (const std::exception& error) {
-      life_.Fail(std::string("the engine stopped: ") + error.what());
+      const auto* known = dynamic_cast<const Error*>(&error);
+      const bool worker_died = known != nullptr && known->kind() == ErrorKind::kWorkerDied;
+      const std::string reason = std::string("the engine stopped: ") + error.what();
+      life_.Fail(worker_died ? Error(ErrorKind::kWorkerDied, reason, known->field()) : Error(ErrorKind::kInternal, reason));
       Inbox::Mail last = inbox_.Take();
       Take(last);
       break;

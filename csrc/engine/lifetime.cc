@@ -41,21 +41,21 @@ bool Lifetime::WaitEnded(double timeout_s) {
   return changed_.wait_for(lock, std::chrono::duration<double>(timeout_s), [&] { return ended_; });
 }
 
-Error Lifetime::ClosedError() const { return Error(ErrorKind::kClosed, failure_.empty() ? "the engine is closed" : failure_); }
+Error Lifetime::ClosedError() const { return Error(ErrorKind::kClosed, failure_ ? failure_->what() : "the engine is closed"); }
 
 Error ClosedUnderWay() { return Error(ErrorKind::kClosed, "the engine was closed while this request was under way"); }
 
 Error Lifetime::ErrorOfRequests() const {
   const Lock lock = Acquire();
-  return failure_.empty() ? ClosedUnderWay() : Error(ErrorKind::kInternal, failure_);
+  return failure_ ? *failure_ : ClosedUnderWay();
 }
 
 void Lifetime::BindThread() { thread_id_ = std::this_thread::get_id(); }
 
-void Lifetime::Fail(const std::string& reason) {
+void Lifetime::Fail(const Error& error) {
   const Lock lock = Acquire();
   closing_ = true;
-  failure_ = reason;
+  failure_ = error;
 }
 
 void Lifetime::End() {

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -57,8 +58,8 @@ class Lifetime {
 
   // --- The engine thread alone.
   void BindThread();
-  // Closes the engine for this reason.
-  void Fail(const std::string& reason);
+  // Closes the engine: requests under way get this error.
+  void Fail(const Error& error);
   // The error of requests that end with the engine.
   Error ErrorOfRequests() const;
   void End();
@@ -69,8 +70,8 @@ class Lifetime {
   mutable std::mutex mutex_;  // guards what follows, and the queues
   std::condition_variable changed_;
   bool closing_ = false;
-  bool ended_ = false;   // the thread has left its loop
-  std::string failure_;  // why the engine stopped, if it did
+  bool ended_ = false;            // the thread has left its loop
+  std::optional<Error> failure_;  // why the engine stopped, if it did
 };
 
 // The error of a request that was under way when the engine was closed.

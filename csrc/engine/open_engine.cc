@@ -17,17 +17,6 @@
 namespace llmi {
 namespace {
 
-KernelContext ContextOf(const EngineOptions& options, Device* device) {
-  KernelContext context;
-  context.device = device;
-  context.bf16_dots = device == nullptr && options.linear == LinearArithmetic::kBf16;
-  context.wide_activations = HasTwoBytes(options.activation_bits);
-  context.table = &GetKernelTable(options.table);
-  context.pool = &ThreadPool::Shared();
-  context.num_threads = options.num_threads > 0 ? options.num_threads : ThreadPool::DefaultNumThreads();
-  return context;
-}
-
 // All fields except the sizes of the cache, which depend on the model.
 EngineConfig ConfigOf(const EngineOptions& options) {
   EngineConfig config;
@@ -45,6 +34,17 @@ EngineConfig ConfigOf(const EngineOptions& options) {
 }
 
 }  // namespace
+
+KernelContext ContextOf(const EngineOptions& options, Device* device) {
+  KernelContext context;
+  context.device = device;
+  context.bf16_dots = device == nullptr && options.linear == LinearArithmetic::kBf16;
+  context.wide_activations = HasTwoBytes(options.activation_bits);
+  context.table = &GetKernelTable(options.table);
+  context.pool = &ThreadPool::Shared();
+  context.num_threads = options.num_threads > 0 ? options.num_threads : ThreadPool::DefaultNumThreads();
+  return context;
+}
 
 OpenedEngine::OpenedEngine(const ModelFiles& files, const EngineOptions& options, const std::atomic<bool>* dropped)
     : device_(OpenDevice(options)), context_(ContextOf(options, device_.get())), config_(ConfigOf(options)) {
@@ -89,10 +89,27 @@ void OpenedEngine::Load(const ModelFiles& files, const EngineOptions& options, M
     sizes.available_bytes = device_ == nullptr ? HostCacheBytes(model_, sizes, config_, needs, free_bytes) : free_bytes;
     ResolveSizes(model_, sizes, &config_);
   };
-  decoder_ = LoadDecoder(context_, files, std::move(spec), options.weights, options.layers, admit, dropped);
+  std::unique_ptr<const Ranks> ranks = RanksOf(options, model_, device_.get());
+  if (ranks != nullptr) {
+    ranks->group().set_on_wait([dropped] {
+      if (dropped != nullptr && *dropped) throw Error(ErrorKind::kInterrupted, "nobody waits for this model any more");
+    });
+  }
+  decoder_ = LoadDecoder(context_, files, std::move(spec), options.weights, options.layers, admit, dropped, std::move(ranks));
   if (options.eagle.files != nullptr) heads_.eagle = LoadEagle(context_, options.eagle, files, *decoder_);
   if (options.medusa.files != nullptr) heads_.medusa = LoadMedusa(context_, options.medusa, files, *decoder_);
   decoder_->AlwaysKeep(heads_.TargetLayers(*decoder_));
+  if (decoder_->ranks() != nullptr) {
+    info_.ranks = ExchangeFacts(*decoder_, options.identity);
+    for (RankFacts& facts : info_.ranks) {
+      EngineConfig config = config_;
+      config.draft_kv.held = &facts == info_.ranks.data();
+      const KvGroups groups = GroupsOf(model_, config, &decoder_->ranks()->plan(), static_cast<int>(&facts - info_.ranks.data()));
+      facts.kv_bytes = static_cast<uint64_t>(groups.held_page_bytes() * config_.num_pages);
+    }
+    BeginRanks(*decoder_->ranks(), {config_.num_pages, config_.draft_kv});
+    decoder_->ranks()->group().set_on_wait(nullptr);
+  }
   if (device_ == nullptr) return;
   decoder_->Reserve(context_, num_rows, Decoder::PaddedRows(num_logits_rows));
   device_->ReserveWorkspace(Decoder::PaddedRows(num_logits_rows), model_.vocab_size);
@@ -127,6 +144,10 @@ void OpenedEngine::Describe() {
   info_.block_size = config_.block_size;
   info_.weight_bytes = weights.num_bytes();
   info_.step_weight_bytes = weights.num_step_bytes();
+  for (size_t rank = 1; rank < info_.ranks.size(); ++rank) {
+    info_.weight_bytes += info_.ranks[rank].weight_bytes;
+    info_.step_weight_bytes += info_.ranks[rank].step_weight_bytes;
+  }
   info_.draft_weight_bytes = heads_.num_bytes();
   info_.weight_types = weights.TypeNames();
   info_.unpacked = weights.Unpacked();

@@ -6,9 +6,11 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/engine.h"
 #include "engine/options.h"
+#include "engine/rank_worker.h"
 #include "io/model_files.h"
 #include "model/draft_heads.h"
 #include "model/spec.h"
@@ -36,7 +38,8 @@ struct EngineInfo {
   int64_t num_state_slots = 0;   // versions that the pool holds
   int64_t state_pool_bytes = 0;  // with the logs of inputs
   int64_t kv_bytes_per_token = 0;
-  double kv_wasted_share = 0;  // of pages, which hold whole layers
+  double kv_wasted_share = 0;    // of pages, which hold whole layers
+  std::vector<RankFacts> ranks;  // of all of them, if there are several
 };
 
 // A loaded model, and its engine from Start on. Owns the device and everything in the device's memory.
@@ -72,6 +75,9 @@ class OpenedEngine {
   EngineInfo info_;
   std::unique_ptr<Engine> engine_;
 };
+
+// The context of an engine's ops.
+KernelContext ContextOf(const EngineOptions& options, Device* device);
 
 // Loads the model and chooses the sizes of its cache; OpenedEngine::Start makes it run.
 // dropped: may be null. Another thread sets it when the caller has given up; loading then ends between two matrices.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "core/rank_group.h"
 #include "engine/engine.h"
 #include "kernels/dispatch/device.h"
 #include "model/eagle.h"
@@ -59,6 +60,10 @@ struct EngineOptions {
   std::vector<int64_t> layers;  // only these layers of the model, ascending; empty: all
   std::string spec;             // the model's, as JSON (model/spec.h)
 
+  std::shared_ptr<RankGroup> ranks;  // several processes compute the model, of which this is one; null: this one alone does
+  std::vector<double> tensor_split;  // their shares; empty: equal ones
+  std::string identity;              // of version, files and arithmetic, which must be those of all ranks
+
   EagleFile eagle;    // a layer that drafts for the model; files null: none
   MedusaFile medusa;  // heads that draft for the model; files null: none
 };
@@ -91,6 +96,9 @@ void VisitOptions(Options& options, const Visit& visit) {
   visit("small_heads", options.small_heads);
   visit("layers", options.layers);
   visit("spec", options.spec);
+  visit("ranks", options.ranks);
+  visit("tensor_split", options.tensor_split);
+  visit("identity", options.identity);
   visit("eagle_files", options.eagle.files);
   visit("eagle_spec", options.eagle.spec);
   visit("eagle_shortlist", options.eagle.shortlist);

@@ -51,8 +51,8 @@ StateSizes StatesWithin(const ModelSpec& model, int64_t max_num_seqs, int64_t by
 
 }  // namespace
 
-KvGroups GroupsOf(const ModelSpec& model, const EngineConfig& config) {
-  return {KvLayersOf(model), config.kv_type, config.block_size, config.draft_kv};
+KvGroups GroupsOf(const ModelSpec& model, const EngineConfig& config, const RankPlan* plan, int rank) {
+  return {KvLayersOf(model, plan, rank), config.kv_type, config.block_size, config.draft_kv};
 }
 
 // A sequence writes one version while it or the prefix cache holds another; one that is driven by hand, or forked, holds a few. Each

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "engine/engine.h"
+#include "model/rank_plan.h"
 #include "model/weights.h"
 
 namespace llmi {
@@ -18,7 +19,8 @@ inline int64_t LogitsRowsAtOnce(int64_t vocab_size, bool on_device) {
 }
 
 // The KV groups of the model's layers, for this type of cache and size of blocks.
-KvGroups GroupsOf(const ModelSpec& model, const EngineConfig& config);
+// plan: with the pages of this one of several ranks.
+KvGroups GroupsOf(const ModelSpec& model, const EngineConfig& config, const RankPlan* plan = nullptr, int rank = 0);
 
 // The sizes of a pool of states for num_sequences sequences; all 0 if no layer has a state.
 StateSizes StatesFor(const ModelSpec& model, int64_t num_sequences);

@@ -7,16 +7,19 @@
 #include "kernels/ops/linear_step.h"
 #include "kernels/ops/row_ops.h"
 #include "model/attention_capture.h"
+#include "model/rank_attention.h"
+#include "model/ranks.h"
 
 namespace llmi {
 namespace {
 
 ProjectedHeads Places(const LayerPass& pass, const AttentionSpec& attention, HeadKinds kinds) {
+  const bool all = pass.ranks == nullptr;
   const int64_t head_dim = attention.padded_head_dim();
-  const int64_t num_queries = kinds == HeadKinds::kKeysAndValues ? 0 : attention.num_heads;
-  const int64_t num_keys = kinds == HeadKinds::kQueries ? 0 : attention.num_kv_heads;
+  const int64_t num_queries = kinds == HeadKinds::kKeysAndValues ? 0 : all ? attention.num_heads : pass.ranks->QueryHeads(attention).size();
+  const int64_t num_keys = kinds == HeadKinds::kQueries ? 0 : all ? attention.num_kv_heads : pass.ranks->KvHeads(attention).size();
   const int64_t num_heads = num_queries + 2 * num_keys;
-  const int64_t stride = num_heads * head_dim + (num_queries > 0 ? GateSize(attention) : 0);
+  const int64_t stride = num_heads * head_dim + GateSize(attention) / attention.num_heads * num_queries;
   float* heads = Floats(pass.context, pass.workspace.projected, pass.num_rows * stride);
   float* keys = heads + num_queries * head_dim;
   return {num_queries, num_keys, heads, keys, keys + num_keys * head_dim, heads + num_heads * head_dim, stride};
@@ -24,7 +27,7 @@ ProjectedHeads Places(const LayerPass& pass, const AttentionSpec& attention, Hea
 
 std::vector<LinearPart> HeadParts(HeadKinds kinds, const LinearWeights& query, const LinearWeights& key, const LinearWeights& value,
                                   const LinearWeights* gate) {
-  if (kinds != HeadKinds::kQueries && value.matrix.num_bytes() == 0) {  // the value is the key
+  if (kinds != HeadKinds::kQueries && !value.matrix.is_present()) {  // the value is the key
     return kinds == HeadKinds::kAll ? PartsOf({&query, &key}) : PartsOf({&key});
   }
   if (kinds == HeadKinds::kKeysAndValues) return PartsOf({&key, &value});
@@ -163,7 +166,7 @@ GateArgs GateOf(const LayerPass& pass, const AttentionSpec& attention, const Pro
           .gate_stride = heads.stride,
           .per_head = attention.gate_kind == GateKind::kHead,
           .num_rows = pass.num_rows,
-          .num_heads = attention.num_heads,
+          .num_heads = heads.num_queries,
           .head_dim = attention.padded_head_dim()};
 }
 
@@ -207,6 +210,11 @@ void AttentionLayer(const LayerPass& pass, int64_t layer, const LayerWeights& we
   const HeadKinds kinds = attention.kv_donor < 0 ? HeadKinds::kAll : HeadKinds::kQueries;
   const ProjectedHeads heads = ProjectHeads(pass, layer, weights, normed_at, kinds);
   float* attended = Attended(pass, layer);
+  const GateArgs gate = GateOf(pass, attention, heads, attended);
+  if (pass.ranks != nullptr) {
+    AttendOnRank(pass, layer, weights, heads, cache, gate, attended, result);
+    return AddGated(pass, layer, weights, attended, OutputInput(pass, weights), false);
+  }
   AttentionArgs args = AttentionOf(pass, layer, weights, heads, cache.kv, attended);
   args.segments = cache.segments;
   args.num_segments = cache.num_segments;
@@ -223,7 +231,7 @@ void AttentionLayer(const LayerPass& pass, int64_t layer, const LayerWeights& we
                                         .v = heads.values,
                                         .stride = heads.stride},
                             .attention = args,
-                            .gate = GateOf(pass, attention, heads, attended),
+                            .gate = gate,
                             .output = reads_attended ? input : LinearInput{}});
   for (size_t i = 0; i < wanted.size(); ++i) {
     if (wanted[i] != layer + 1) continue;

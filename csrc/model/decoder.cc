@@ -11,6 +11,7 @@
 #include "model/layer_input.h"
 #include "model/mixer.h"
 #include "model/mlp_layer.h"
+#include "model/rank_calls.h"
 
 namespace llmi {
 namespace {
@@ -52,8 +53,14 @@ int64_t Decoder::PaddedRows(int64_t num_rows) {
   return padded;
 }
 
-Decoder::Decoder(ModelSpec spec, ModelWeights weights)
-    : spec_(std::move(spec)), weights_(std::move(weights)), work_(weights_, spec_), states_(spec_), expert_use_(spec_), positions_(spec_) {}
+Decoder::Decoder(ModelSpec spec, ModelWeights weights, std::unique_ptr<const Ranks> ranks)
+    : spec_(std::move(spec)),
+      weights_(std::move(weights)),
+      ranks_(std::move(ranks)),
+      work_(weights_, spec_),
+      states_(spec_),
+      expert_use_(spec_),
+      positions_(spec_) {}
 
 void Decoder::Reserve(const KernelContext& context, int64_t num_rows, int64_t num_logits_rows) {
   workspace_.Reserve(context, spec_, num_rows, num_logits_rows);
@@ -123,6 +130,11 @@ void Decoder::PlaceStep(const KernelContext& context, KvCache& cache, const Forw
 }
 
 void Decoder::Embed(const KernelContext& context, std::span<const int32_t> token_ids, double scale, float* out) const {
+  if (ranks_ != nullptr) {
+    const RankCallGuard guard(ranks_.get());
+    CallToEmbed(*ranks_, token_ids, static_cast<float>(scale));
+    return EmbedOnRank(context, token_ids, static_cast<float>(scale), out);
+  }
   Embedding(context, weights_.embedding.view(), token_ids.data(), static_cast<int64_t>(token_ids.size()), static_cast<float>(scale), out);
 }
 
@@ -135,7 +147,11 @@ void Decoder::BeginStream(const LayerPass& pass, const PassIds& ids) const {
     Embedding(pass.context, table.view(), rows.data(), pass.num_rows, factor, out);
   };
   if (pass.context.device != nullptr) positions_.Read(pass.context, ids.there.positions);
-  embed(weights_.embedding, ids.token_ids, ids.there.token_ids, embedding.scale, pass.x);
+  if (ranks_ != nullptr) {
+    EmbedOnRank(pass.context, ids.token_ids, static_cast<float>(embedding.scale), pass.x);
+  } else {
+    embed(weights_.embedding, ids.token_ids, ids.there.token_ids, embedding.scale, pass.x);
+  }
   if (!ids.position_ids.empty()) {
     embed(weights_.positions, ids.position_ids, ids.there.position_ids, 1.0, pass.normed);
     AddScaled(pass.context, pass.normed, pass.num_rows * spec_.hidden_size, 1.0f, pass.x);
@@ -253,11 +269,14 @@ void Decoder::CountExperts(const KernelContext& context, int64_t num_rows) {
 
 ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, const DrawBatch* draw) {
   ForwardResult result;
+  if (ranks_ != nullptr && ranks_->leads()) CallToForward(*ranks_, batch, spec_, cache);
+  const RankCallGuard guard(ranks_.get());
   FindSegments(batch);
   PassIds ids = FindIds(context, batch);
   const bool replays = Replays(context, batch);
   float* stream = Floats(context, workspace_.stream, static_cast<int64_t>(ids.positions.size()) * spec_.hidden_size);
-  const LayerPass pass = BeginPass(context, spec_, ids.positions, positions_, workspace_, stream);
+  LayerPass pass = BeginPass(context, spec_, ids.positions, positions_, workspace_, stream);
+  pass.ranks = ranks_.get();
   if (context.device != nullptr) PlaceStep(context, cache, batch, draw, &ids);
   CheckInternal(!spec_.has_states() || batch.states.size() == batch.segments.size(), "a batch without states of its sequences");
   result.state_faults.resize(batch.states.size(), 0);

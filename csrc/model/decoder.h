@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "model/layer_pass.h"
 #include "model/mixer.h"
 #include "model/position_values.h"
+#include "model/ranks.h"
 #include "model/shortlist.h"
 #include "model/spec.h"
 #include "model/weights.h"
@@ -30,11 +32,15 @@ namespace llmi {
 
 class Decoder {
  public:
-  // spec: valid (ModelSpec::Validate), and that of the weights.
-  Decoder(ModelSpec spec, ModelWeights weights);
+  // spec: valid (ModelSpec::Validate), and that of the weights. ranks: the weights are this rank's part, and Forward, the heads and Embed
+  // are computed by all ranks; null: the weights are whole.
+  Decoder(ModelSpec spec, ModelWeights weights, std::unique_ptr<const Ranks> ranks = nullptr);
 
   const ModelSpec& spec() const { return spec_; }
   const ModelWeights& weights() const { return weights_; }
+  const Ranks* ranks() const { return ranks_.get(); }
+  // On a rank other than 0: waits for rank 0's next call and takes part in it.
+  void Follow(const KernelContext& context, KvCache& cache);
 
   // The number of rows of the recording that serves num_rows rows on a device. There are few such numbers, so one recording serves many
   // steps.
@@ -108,15 +114,21 @@ class Decoder {
   void TakeWanted(const LayerPass& pass, const PassIds& ids, int64_t num_wanted) const;
   // Returns the number of tiles that it reads.
   int64_t Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* out, const Shortlist* shortlist);
+  // The same on one of several ranks, whole; rank 0 has the result.
+  int64_t HeadOnRank(const KernelContext& context, const float* hidden, int64_t num_rows, float* out);
+  int64_t UnfinishedOnRank(const KernelContext& context, const float* hidden, int64_t num_rows, float* out);
+  // Rows of the embedding's table, gathered.
+  void EmbedOnRank(const KernelContext& context, std::span<const int32_t> token_ids, float scale, float* out) const;
   void CountHead(int64_t num_tiles, int64_t num_rows);
   const PackedMatrix& HeadMatrix() const { return spec_.tied_head() ? weights_.embedding : weights_.head; }
-  LinearPart HeadPart() const { return {.weights = HeadMatrix().view(), .bias = weights_.head_bias.data()}; }
+  LinearPart HeadPart() const { return {.weights = HeadMatrix().view(), .bias = weights_.head_bias.data()}; }  // of a whole matrix
   // Scale and soft cap.
   void FinishLogits(const KernelContext& context, float* logits, int64_t count) const;
   void KeepAllowed(const KernelContext& context, TokenBits allowed, const float* hidden, float* logits) const;
 
   ModelSpec spec_;
   ModelWeights weights_;
+  std::unique_ptr<const Ranks> ranks_;
   WorkCounter work_;
   StateLayout states_;
   ExpertUse expert_use_;

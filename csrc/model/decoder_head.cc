@@ -48,6 +48,7 @@ void Decoder::CountHead(int64_t num_tiles, int64_t num_rows) { work_.AddHead(Hea
 
 // hidden and out are in the memory where the ops run. Scale and soft cap may run on logits that a shortlist leaves unspecified.
 int64_t Decoder::Head(const KernelContext& context, const float* hidden, int64_t num_rows, float* out, const Shortlist* shortlist) {
+  if (ranks_ != nullptr) return HeadOnRank(context, hidden, num_rows, out);
   const std::vector<LinearPart> part = {HeadPart()};
   const LinearInput input = MakeInput(context, num_rows, {&HeadMatrix()}, true, workspace_.forms);
   ConvertInput(context, hidden, num_rows, spec_.hidden_size, input);
@@ -73,7 +74,9 @@ void Decoder::FinishLogits(const KernelContext& context, float* logits, int64_t 
 void Decoder::AllowedLogits(const KernelContext& context, const float* hidden, std::span<const TokenBits> allowed, float* logits) {
   const auto num_rows = static_cast<int64_t>(allowed.size());
   const int64_t vocab_size = spec_.vocab_size;
-  if (const std::vector<RowTiles> entries = TilesOfRows(allowed); !entries.empty()) {
+  if (const std::vector<RowTiles> entries = TilesOfRows(allowed); !entries.empty() && ranks_ != nullptr) {
+    CountHead(UnfinishedOnRank(context, hidden, num_rows, logits), num_rows);
+  } else if (!entries.empty()) {
     const std::vector<LinearPart> part = {HeadPart()};
     const LinearInput input = MakeInput(context, num_rows, {&HeadMatrix()}, true, workspace_.forms);
     ConvertInput(context, hidden, num_rows, spec_.hidden_size, input);

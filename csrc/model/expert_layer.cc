@@ -6,6 +6,7 @@
 #include "kernels/ops/experts.h"
 #include "kernels/ops/route.h"
 #include "model/mlp_layer.h"
+#include "model/ranks.h"
 
 namespace llmi {
 namespace {
@@ -75,20 +76,38 @@ void MixExperts(const LayerPass& pass, const MoeSpec& moe, const MlpWeights& wei
   const bool reads_floats = !IsQuantizedPacked(gate.view().type) || !IsQuantizedPacked(weights.up.matrix.view().type);
   GatherPairs(context, routed.pairs, input.x, input.forms, hidden, reads_floats ? gathered : nullptr, forms);
 
-  const int64_t width = GateUpSize(expert);
+  const RowSpan own = pass.ranks == nullptr ? RowSpan{0, expert.size} : pass.ranks->plan().Inner(expert.size, pass.ranks->rank());
+  const int64_t width = expert.gated ? 2 * own.size() : own.size();
   float* gate_up = Floats(context, pass.workspace.gate_up, num_pairs * width);
   std::vector<LinearPart> parts;
-  if (expert.gated) parts.push_back(ExpertPart(weights.gate, expert.size, 0));
-  parts.push_back(ExpertPart(weights.up, expert.size, width - expert.size));
-  ExpertLinear(context, routed.pairs, ArgsOf(parts, gathered, forms, num_pairs, gate_up, width, false));
+  if (expert.gated) parts.push_back(ExpertPart(weights.gate, own.size(), 0));
+  parts.push_back(ExpertPart(weights.up, own.size(), width - own.size()));
+  if (width > 0) ExpertLinear(context, routed.pairs, ArgsOf(parts, gathered, forms, num_pairs, gate_up, width, false));
 
   float* activated = Floats(context, pass.workspace.activated, num_pairs * expert.size);
   const LinearInput inner = MakeInput(context, num_pairs, {&weights.down.matrix}, false, pass.workspace.activated_forms);
-  Activate(context, ActivationOf(expert, weights, gate_up, num_pairs, activated), inner);
+  ActivationArgs activation = ActivationOf(expert, weights, gate_up, num_pairs, activated);
+  if (pass.ranks == nullptr) {
+    Activate(context, activation, inner);
+  } else {
+    activation.size = own.size();
+    activation.out = Floats(context, pass.workspace.own, num_pairs * own.size());
+    if (own.size() > 0) Activate(context, activation);
+    CopyColumns(activation.out, own.size(), num_pairs, own.size(), activated + own.begin, expert.size);
+    pass.ranks->GatherColumns(activated, num_pairs, expert.size, [&](int rank) { return pass.ranks->plan().Inner(expert.size, rank); });
+    ConvertInput(context, activated, num_pairs, expert.size, inner);
+  }
 
-  const std::vector<LinearPart> down = {ExpertPart(weights.down, hidden, 0)};
-  ExpertLinear(context, routed.pairs, ArgsOf(down, activated, inner, num_pairs, gathered, hidden, false));
-  MixPairs(context, routed.pairs, routed.weights, gathered, hidden, mixed);
+  const RowSpan columns = pass.ranks == nullptr ? RowSpan{0, hidden} : pass.ranks->plan().Hidden(pass.ranks->rank());
+  float* out = pass.ranks == nullptr ? mixed : Floats(context, pass.workspace.own, routed.pairs.num_rows * columns.size());
+  if (columns.size() > 0) {
+    const std::vector<LinearPart> down = {ExpertPart(weights.down, columns.size(), 0)};
+    ExpertLinear(context, routed.pairs, ArgsOf(down, activated, inner, num_pairs, gathered, columns.size(), false));
+    MixPairs(context, routed.pairs, routed.weights, gathered, columns.size(), out);
+  }
+  if (pass.ranks == nullptr) return;
+  CopyColumns(out, columns.size(), routed.pairs.num_rows, columns.size(), mixed + columns.begin, hidden);
+  pass.ranks->GatherHidden(mixed, routed.pairs.num_rows, hidden);
 }
 
 // Adds the shared expert of the rows to `mixed`. gates: [rows], scratch.
@@ -99,7 +118,9 @@ void AddShared(const LayerPass& pass, int64_t layer, const LayerWeights& weights
   if (has_gate) FloatLinear(pass, weights.shared_gate, input.x, rows.count, gates);
   const MlpInner inner = InnerRows(pass, pass.spec.layers[static_cast<size_t>(layer)].mlp, weights.mlp, input, rows.count);
   float* out = pass.normed + rows.begin * hidden;  // the MLP's input, which is not needed any more
-  Linear(pass.context, ArgsOf(PartsOf({&weights.mlp.down}), inner.values, inner.forms, rows.count, out, hidden, false));
+  Linear(pass.context, ArgsOf(PartsOf({&weights.mlp.down}), inner.values, inner.forms, rows.count,
+                              out + weights.mlp.down.matrix.first_row(), hidden, false));
+  if (pass.ranks != nullptr) pass.ranks->GatherHidden(out, rows.count, hidden);
   if (const NormSpec& norm = pass.spec.layers[static_cast<size_t>(layer)].moe.shared_post_norm; norm.present) {
     Norm(pass.context, RowNorm(norm, weights.post_shared_norm, out, out, rows.count, hidden));
   }

@@ -4,16 +4,19 @@
 #include <vector>
 
 #include "cache/kv_groups.h"
+#include "model/rank_plan.h"
 #include "model/spec.h"
 
 namespace llmi {
 
-inline std::vector<KvLayer> KvLayersOf(const ModelSpec& spec) {
+// plan: with the heads that the pages of this rank hold; null: there is one.
+inline std::vector<KvLayer> KvLayersOf(const ModelSpec& spec, const RankPlan* plan = nullptr, int rank = 0) {
   std::vector<KvLayer> layers;
   for (const LayerSpec& layer : spec.layers) {
     const AttentionSpec& attention = layer.attention;
     if (layer.has_attention()) {
-      layers.push_back({attention.window, attention.num_kv_heads, attention.padded_head_dim(), attention.kv_donor});
+      layers.push_back({attention.window, attention.num_kv_heads, attention.padded_head_dim(), attention.kv_donor,
+                        plan == nullptr ? -1 : plan->KvHeads(attention, rank).size()});
     } else {
       layers.emplace_back().window = kNoKv;
     }

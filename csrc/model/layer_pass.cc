@@ -4,6 +4,7 @@
 
 #include "kernels/dispatch/device.h"
 #include "kernels/ops/row_ops.h"
+#include "model/ranks.h"
 
 namespace llmi {
 
@@ -21,7 +22,8 @@ LayerPass BeginPass(const KernelContext& context, const ModelSpec& spec, const s
           .x = x,
           .normed = Floats(context, workspace.normed, count),
           .kept = keeps ? Floats(context, workspace.kept, count) : nullptr,
-          .layer_rows = Floats(context, workspace.layer_rows, num_rows * spec.layer_embedding.num_places * spec.layer_embedding.size)};
+          .layer_rows = Floats(context, workspace.layer_rows, num_rows * spec.layer_embedding.num_places * spec.layer_embedding.size),
+          .ranks = nullptr};
 }
 
 LinearInput MakeInput(const KernelContext& context, int64_t num_rows, std::initializer_list<const PackedMatrix*> readers, bool fine,
@@ -52,7 +54,7 @@ std::vector<LinearPart> PartsOf(std::initializer_list<const LinearWeights*> laye
   int64_t column = 0;
   for (const LinearWeights* layer : layers) {
     const PackedView view = layer->matrix.view();
-    parts.push_back({.weights = view, .bias = layer->bias.data(), .out_column = column});
+    parts.push_back({.weights = view, .bias = layer->bias_data(), .out_column = column});
     column += view.num_rows;
   }
   return parts;
@@ -101,7 +103,10 @@ void AddToStream(const LayerPass& pass, const ResidualArgs& args) {
   float* x = pass.x + args.rows.begin * hidden;
   float* added = pass.normed + args.rows.begin * hidden;
   const bool at_once = args.residual_scale == 1.0 && !args.norm.spec.present;
-  Linear(pass.context, ArgsOf(PartsOf({&args.layer}), args.values, args.input, num_rows, at_once ? x : added, hidden, at_once));
+  float* out = at_once ? x : added;
+  Linear(pass.context,
+         ArgsOf(PartsOf({&args.layer}), args.values, args.input, num_rows, out + args.layer.matrix.first_row(), hidden, at_once));
+  if (pass.ranks != nullptr) pass.ranks->GatherHidden(out, num_rows, hidden);
   if (!at_once) AddRowsToStream(pass, args.rows, added, args.norm, args.residual_scale);
 }
 

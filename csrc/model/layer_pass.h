@@ -16,16 +16,19 @@
 
 namespace llmi {
 
+class Ranks;
+
 struct LayerPass {
   const KernelContext& context;
   const ModelSpec& spec;
   const PositionValues& positions;
   Workspace& workspace;
   int64_t num_rows;
-  float* x;                     // residual stream [num_rows, hidden]
-  float* normed;                // [num_rows, hidden]
-  float* kept;                  // [num_rows, hidden]; null: no layer is parallel
-  float* layer_rows = nullptr;  // [num_rows, places * size]: embeddings for the layers
+  float* x;                      // residual stream [num_rows, hidden]
+  float* normed;                 // [num_rows, hidden]
+  float* kept;                   // [num_rows, hidden]; null: no layer is parallel
+  float* layer_rows = nullptr;   // [num_rows, places * size]: embeddings for the layers
+  const Ranks* ranks = nullptr;  // null: this process computes all rows of each matrix
 };
 
 // A pass over rows at these positions, whose residual stream is x. Finds its buffers, and begins what depends on positions alone: the

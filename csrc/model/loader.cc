@@ -86,7 +86,8 @@ void RefuseUnread(const std::string& path, const RecordedTensors& tensors, const
 }  // namespace
 
 std::unique_ptr<Decoder> LoadDecoder(const KernelContext& context, const ModelFiles& files, ModelSpec spec, WeightFormat format,
-                                     const std::vector<int64_t>& layers, const Admission& admit, const std::atomic<bool>* dropped) {
+                                     const std::vector<int64_t>& layers, const Admission& admit, const std::atomic<bool>* dropped,
+                                     std::unique_ptr<const Ranks> ranks) {
   if (files.gguf() != nullptr) RequireModel(*files.gguf());
   const std::unique_ptr<Checkpoint> checkpoint = OpenCheckpoint(files, spec.quantization);
   // All tensors of the model are read through this one object.
@@ -100,8 +101,15 @@ std::unique_ptr<Decoder> LoadDecoder(const KernelContext& context, const ModelFi
   RefuseUnread(files.path(), tensors, spec);
   KeepLayers(layers, &spec);
   if (admit) admit([&](WeightFormat wanted) { return PlanWeights(context, tensors, spec, wanted); });
-  ModelWeights weights = LoadWeights(context, tensors, &spec, format, dropped);
-  return std::make_unique<Decoder>(std::move(spec), std::move(weights));
+  RowsHere rows;
+  if (ranks != nullptr) {
+    rows = [&](const TensorSlot& slot) {
+      const RowSpan here = ranks->plan().Rows(slot, ranks->rank());
+      return std::pair(here.begin, here.size());
+    };
+  }
+  ModelWeights weights = LoadWeights(context, tensors, &spec, format, dropped, rows);
+  return std::make_unique<Decoder>(std::move(spec), std::move(weights), std::move(ranks));
 }
 
 void KeepLayers(const std::vector<int64_t>& layers, ModelSpec* spec) {

@@ -4,24 +4,39 @@
 #include <iterator>
 
 #include "kernels/ops/linear_step.h"
+#include "model/ranks.h"
 
 namespace llmi {
 namespace {
 
-// out [rows, size] = act(gate x) * (up x), or act(up x), with the forms of it that `wanted` names.
+// out [rows, rows of up here] = act(gate x) * (up x), or act(up x), with the forms of it that `wanted` names.
 void ActivatedRows(const LayerPass& pass, const MlpSpec& mlp, const MlpWeights& weights, const MlpInput& input, int64_t num_rows,
                    float* out, const LinearInput& wanted) {
-  const int64_t width = GateUpSize(mlp);
+  const int64_t size = weights.up.matrix.view().num_rows;
+  const int64_t width = mlp.gated ? 2 * size : size;
   float* gate_up = Floats(pass.context, pass.workspace.gate_up, num_rows * width);
   const std::vector<LinearPart> parts = mlp.gated ? PartsOf({&weights.gate, &weights.up}) : PartsOf({&weights.up});
   const LinearArgs layers = ArgsOf(parts, input.x, input.forms, num_rows, gate_up, width, false);
-  const ActivationArgs activation = ActivationOf(mlp, weights, gate_up, num_rows, out);
+  ActivationArgs activation = ActivationOf(mlp, weights, gate_up, num_rows, out);
+  activation.size = size;
   RunLinearStep(pass.context, {.norm = input.norm ? &*input.norm : nullptr,
                                .input = input.forms,
                                .layers = layers,
                                .activation = mlp.gated ? &activation : nullptr,
                                .forms = wanted});
   if (!mlp.gated) Activate(pass.context, activation, wanted);
+}
+
+// The same of all rows of up, [rows, size], on one of several ranks.
+void GatherActivated(const LayerPass& pass, const MlpSpec& mlp, const MlpWeights& weights, const MlpInput& input, int64_t num_rows,
+                     float* out) {
+  const PackedMatrix& up = weights.up.matrix;
+  if (const int64_t width = up.view().num_rows; width > 0) {
+    float* own = Floats(pass.context, pass.workspace.own, num_rows * width);
+    ActivatedRows(pass, mlp, weights, input, num_rows, own, {});
+    CopyColumns(own, width, num_rows, width, out + up.first_row(), mlp.size);
+  }
+  pass.ranks->GatherColumns(out, num_rows, mlp.size, [&](int rank) { return pass.ranks->plan().Inner(mlp.size, rank); });
 }
 
 MlpInput PlanMlpRows(const LayerPass& pass, const LayerSpec& spec, const LayerWeights& weights, const RowRange& rows,
@@ -66,6 +81,11 @@ MlpInput ReadNormedRows(const LayerPass& pass, const PlacedNorm& norm, const Row
 MlpInner InnerRows(const LayerPass& pass, const MlpSpec& mlp, const MlpWeights& weights, const MlpInput& input, int64_t num_rows) {
   float* activated = Floats(pass.context, pass.workspace.activated, num_rows * mlp.size);
   const LinearInput forms = MakeInput(pass.context, num_rows, {&weights.down.matrix}, false, pass.workspace.activated_forms);
+  if (pass.ranks != nullptr) {
+    GatherActivated(pass, mlp, weights, input, num_rows, activated);
+    NormedInput(pass.context, {mlp.inner_norm, weights.inner_norm}, activated, activated, num_rows, mlp.size, forms);
+    return {activated, forms};
+  }
   ActivatedRows(pass, mlp, weights, input, num_rows, activated, mlp.inner_norm.present ? LinearInput{} : forms);
   if (mlp.inner_norm.present) {
     Norm(pass.context, RowNorm(mlp.inner_norm, weights.inner_norm, activated, activated, num_rows, mlp.size), forms);

@@ -49,6 +49,11 @@ class PackedMatrix {
 
   PackedView view() const { return {type_, num_rows_, num_cols_, data_.data(), table_, in_chunks_}; }
   uint64_t num_bytes() const { return data_.size(); }
+  // Whether the model has it. A rank may hold no row of it.
+  bool is_present() const { return num_cols_ > 0; }
+  // The row of the model's matrix that is row 0 here: of a rank's part.
+  int64_t first_row() const { return first_row_; }
+  void set_first_row(int64_t row) { first_row_ = row; }
   DType source_dtype() const { return source_dtype_; }
   uint64_t source_bytes() const { return source_bytes_; }
   bool is_unpacked() const { return IsUnpacked(source_dtype_) && type_ == OwnPackedType(source_dtype_); }
@@ -58,6 +63,7 @@ class PackedMatrix {
   bool in_chunks_ = false;
   int64_t num_rows_ = 0;
   int64_t num_cols_ = 0;
+  int64_t first_row_ = 0;
   CodeTable table_;
   DType source_dtype_ = DType::kF32;
   uint64_t source_bytes_ = 0;

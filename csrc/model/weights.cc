@@ -30,8 +30,8 @@ WeightFormat FormatOf(const TensorSlot& slot, WeightFormat format) {
 
 class Loader {
  public:
-  Loader(const KernelContext& context, const TensorFile& file, WeightFormat format, const std::atomic<bool>* dropped)
-      : context_(context), file_(file), format_(format), dropped_(dropped) {}
+  Loader(const KernelContext& context, const TensorFile& file, WeightFormat format, const std::atomic<bool>* dropped, const RowsHere& rows)
+      : context_(context), file_(file), format_(format), dropped_(dropped), rows_(rows) {}
 
   ModelWeights Load(ModelSpec* spec) {
     ModelWeights weights;
@@ -58,8 +58,26 @@ class Loader {
     const WeightFormat format = FormatOf(slot, format_);
     const StoredMatrix stored(file_, slot);
     const TensorView& view = stored.view();
-    const RowMap rows = {slot.packed_rows(), [&slot](int64_t row) { return slot.FileRow(row); }};
-    return {context_, view, format, slot.keeps_rows(static_cast<int64_t>(view.shape[0])) ? nullptr : &rows, arena, slot.num_experts > 0};
+    const RowsOfSlot here = RowsOf(slot);
+    const RowMap rows = {here.count(), [&](int64_t row) { return slot.FileRow(here.Row(row)); }};
+    const bool as_stored = here.is_whole() && slot.keeps_rows(static_cast<int64_t>(view.shape[0]));
+    PackedMatrix matrix(context_, view, format, as_stored ? nullptr : &rows, arena, slot.num_experts > 0);
+    matrix.set_first_row(here.first);
+    return matrix;
+  }
+
+  // The packed rows that are loaded: [first, first + size) of each of some pieces, filled up to `filled`; without experts one piece.
+  struct RowsOfSlot {
+    int64_t first, size, filled, of_piece, num_pieces;
+    int64_t count() const { return num_pieces * filled; }
+    bool is_whole() const { return first == 0 && size == of_piece; }
+    int64_t Row(int64_t row) const { return row / filled * of_piece + first + row % filled; }
+  };
+  RowsOfSlot RowsOf(const TensorSlot& slot) const {
+    const int64_t num_pieces = std::max<int64_t>(1, slot.num_experts);
+    const int64_t of_piece = slot.packed_rows() / num_pieces;
+    const auto [first, size] = rows_ ? rows_(slot) : std::pair(int64_t{0}, of_piece);
+    return {first, size, slot.num_experts > 0 ? NumTiles(size) * kTileRows : size, of_piece, num_pieces};
   }
 
   void Store(const TensorSlot& slot) const {
@@ -91,9 +109,10 @@ class Loader {
   std::vector<float> Values(const TensorSlot& slot) const {
     std::vector<float> stored;
     for (const std::string& name : slot.TensorNames()) AppendStored(FoundTensor(file_, name), &stored);
-    std::vector<float> values(static_cast<size_t>(slot.packed_rows()), 0.0f);
-    for (int64_t row = 0; row < slot.packed_rows(); ++row) {
-      const int64_t from = slot.FileRow(row);
+    const RowsOfSlot here = RowsOf(slot);
+    std::vector<float> values(static_cast<size_t>(here.count()), 0.0f);
+    for (int64_t row = 0; row < here.count(); ++row) {
+      const int64_t from = slot.FileRow(here.Row(row));
       if (from < 0) continue;
       const float value = stored[static_cast<size_t>(from)];
       float& to = values[static_cast<size_t>(row)];
@@ -126,6 +145,7 @@ class Loader {
   const TensorFile& file_;
   WeightFormat format_;
   const std::atomic<bool>* dropped_;
+  const RowsHere& rows_;
 };
 
 const char* PackedTypeName(PackedType type) {
@@ -157,7 +177,7 @@ const char* PackedTypeName(PackedType type) {
 template <typename Visit>
 void VisitMatrices(const ModelWeights& weights, const Visit& visit) {
   const auto visit_present = [&](const PackedMatrix& matrix) {
-    if (matrix.num_bytes() > 0) visit(matrix);
+    if (matrix.is_present()) visit(matrix);
   };
   visit(weights.embedding);
   visit_present(weights.positions);
@@ -365,7 +385,7 @@ std::string ModelWeights::TypeNames() const {
 bool ModelWeights::HasQuantizedLayers() const {
   bool found = false;
   VisitMatrices(*this, [&](const PackedMatrix& matrix) {
-    const bool is_looked_up = (&matrix == &embedding && head.num_bytes() > 0) || &matrix == &positions || &matrix == &layer_embedding;
+    const bool is_looked_up = (&matrix == &embedding && head.is_present()) || &matrix == &positions || &matrix == &layer_embedding;
     found = found || (!is_looked_up && IsQuantizedPacked(matrix.view().type));
   });
   return found;
@@ -383,8 +403,8 @@ std::map<std::string, UnpackedBytes> ModelWeights::Unpacked() const {
 }
 
 ModelWeights LoadWeights(const KernelContext& context, const TensorFile& file, ModelSpec* spec, WeightFormat format,
-                         const std::atomic<bool>* dropped) {
-  return Loader(context, file, format, dropped).Load(spec);
+                         const std::atomic<bool>* dropped, const RowsHere& rows) {
+  return Loader(context, file, format, dropped, rows).Load(spec);
 }
 
 }  // namespace llmi

@@ -3,9 +3,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/huge_arena.h"
@@ -14,6 +16,8 @@
 #include "model/spec.h"
 
 namespace llmi {
+
+struct TensorSlot;
 
 // A vector of weights (a norm or a bias) in fp32.
 class WeightVector {
@@ -31,7 +35,10 @@ class WeightVector {
 
 struct LinearWeights {
   PackedMatrix matrix;
-  WeightVector bias;  // [num_rows] or empty
+  WeightVector bias;  // of all rows of the model's matrix, or empty
+
+  // Of the matrix's rows; null: none.
+  const float* bias_data() const { return bias.empty() ? nullptr : bias.data() + matrix.first_row(); }
 };
 
 // Both empty where the spec has no norm, or one without weights.
@@ -135,11 +142,14 @@ struct ExpectedTensor {
 };
 std::vector<ExpectedTensor> ExpectedTensors(const ModelSpec& spec);
 
+// The packed rows of a matrix that are loaded (of experts: of each one), [first, first + second); empty: all.
+using RowsHere = std::function<std::pair<int64_t, int64_t>(const TensorSlot& slot)>;
+
 // Reads the weights of a spec whose tensors were located, and into the spec the divisors of its ropes that a tensor holds.
 // dropped: checked before each matrix. True means that the caller no longer wants the model: throws Error(kInterrupted). May be null.
 // Throws Error(kModelFile) naming a tensor that cannot be read or has a value out of range, Error(kUnsupportedModel) naming a quantised one
 // that is transposed.
 ModelWeights LoadWeights(const KernelContext& context, const TensorFile& file, ModelSpec* spec, WeightFormat format,
-                         const std::atomic<bool>* dropped = nullptr);
+                         const std::atomic<bool>* dropped = nullptr, const RowsHere& rows = {});
 
 }  // namespace llmi

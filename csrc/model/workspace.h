@@ -27,6 +27,7 @@ struct Workspace {
   AlignedBuffer packed;           // [rows, heads * head_dim]: the same without padding
   AlignedBuffer gate_up;          // [MLP's rows, gate | up]
   AlignedBuffer activated;        // [MLP's rows, size of the MLP]
+  AlignedBuffer own;              // of one of several ranks: its columns of an inner matrix, before they are placed between the others'
   AlignedBuffer router;           // [MLP's rows, experts]: their scores, then [MLP's rows, used]: weights, then gates of the shared one
   AlignedBuffer pairs;            // the integers of ExpertPairs
   AlignedBuffer gathered;         // [pairs, hidden]: what experts read, then what they return

@@ -275,6 +275,8 @@ def from_core(error: CoreError, path: str | Path | None = None) -> LlmiError:
             return DraftError(message, field)
         case "busy":
             return EngineBusyError(message)
+        case "worker_died":
+            return WorkerDiedError(message, f"rank {field}" if field else "")
         case "device":
             return DeviceError(message)
         case "closed":

@@ -34,7 +34,7 @@ from llmi.models.files import OpenModel, open_model
 from llmi.models.generation_config import generation_defaults
 from llmi.models.info import unpacked_of
 from llmi.outputs.beams import BeamSearchOutput
-from llmi.outputs.memory import MemoryReport, make_memory_report
+from llmi.outputs.memory import MemoryReport, Worker, make_memory_report
 from llmi.outputs.results import Outputs, RequestOutput
 from llmi.outputs.scores import LogLikelihood, Perplexity
 from llmi.params.beams import BeamSearchParams, Params, with_logprobs
@@ -55,6 +55,7 @@ from llmi.text.prompts import Prompt
 from llmi.text.tokenizer import Message, Tokenizer
 
 if TYPE_CHECKING:
+    from llmi.ranks.workers import Ranks
     from llmi.speculation.factory import SpeculationFactory
 
 R = TypeVar("R")
@@ -103,6 +104,7 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows):
 
     _engine: _core.Engine  # from the end of loading on
     _router: Router | None = None
+    _ranks: Ranks | None = None  # the other processes that compute the model
 
     def _open(self, given: Mapping[str, Any], layers: Sequence[int], files: OpenModel | None) -> None:  # noqa: PLR0915 (steps of loading)
         if given["data_parallel_size"] > 1:
@@ -121,7 +123,10 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows):
         spec = spec_of_files(files, args)
         spec_text = spec.to_json()
         speculation, self._eagle, self._medusa, drafters = self._load_drafts(given["speculative_config"], files, spec, layers)
-        loading = Background(lambda: self._load(files, spec_text, {**args.for_core(), **drafters}, dropped))
+        options = {**args.for_core(), **drafters}
+        if given["tensor_parallel_size"] > 1 or given["tensor_split"] is not None:
+            options |= self._start_ranks(given, args, files, spec_text)
+        loading = Background(lambda: self._load(files, spec_text, options, dropped))
         try:
             overrides = json.loads(args.hf_overrides or "{}")
             self.tokenizer = _tokenizer_of(tokenizer, files, overrides)
@@ -132,6 +137,8 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows):
         except BaseException as error:  # Ctrl-C too: the engine then stops packing before its next matrix
             dropped.set()
             loading.wait()
+            if self._ranks is not None:
+                self._ranks.close()
             if isinstance(error, _core.CoreError):
                 files.check_unchanged()  # which would be why
                 raise from_core(error, path) from None
@@ -185,6 +192,22 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows):
     def _load(self, files: OpenModel, spec: str, options: dict[str, Any], dropped: _core.DropFlag) -> _core.Engine:
         """The engine, with the model's weights."""
         return _core.Engine(files.core, spec=spec, **options, dropped=dropped)
+
+    def _start_ranks(self, given: Mapping[str, Any], args: EngineArgs, files: OpenModel, spec: str) -> dict[str, Any]:
+        """Starts the other processes that compute the model; returns the core's options for this one."""
+        from llmi.ranks.workers import Ranks  # noqa: PLC0415 (one process needs none of it)
+
+        count, split = given["tensor_parallel_size"], given["tensor_split"]
+        call_core(_core.check_ranks, spec, str(files.path), count, [] if split is None else split)
+        if count == 1:
+            return {}
+        self._ranks = ranks = Ranks(count, split, given["num_threads"])
+        try:
+            ranks.start(files, spec, args.for_core())
+        except BaseException:
+            ranks.close()
+            raise
+        return {**ranks.options(0, files), "ranks": ranks.group}
 
     def _open_replicas(self, given: Mapping[str, Any], layers: Sequence[int]) -> None:
         """This process is replica 0; the others load the model meanwhile."""
@@ -421,7 +444,15 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows):
         tables = call_core(self._engine.tables)
         info = self._engine.info()
         drafters = (self._speculation.num_bytes() + info["draft_weight_bytes"], info["draft_kv_bytes"])
-        return make_memory_report(call_core(self._engine.stats), tables, self.model_info.weight_bytes, self._page_bytes, drafters)
+        stats = call_core(self._engine.stats)
+        return make_memory_report(stats, tables, self.model_info.weight_bytes, self._page_bytes, drafters, self.workers())
+
+    def workers(self) -> list[Worker]:
+        """The processes that compute the model, this one first: where they run, and what each holds."""
+        from llmi.ranks.workers import workers_of  # noqa: PLC0415 (one process needs none of it)
+
+        info = self._engine.info()
+        return workers_of(info, self.model_info.weight_bytes, info["num_pages"] * info["page_bytes"])
 
     def reset_prefix_cache(self) -> None:
         """Forgets the cached beginnings that no running request or sequence uses."""
@@ -431,6 +462,8 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows):
         """End all requests and give back weights and cache. Outputs stay; later calls raise EngineClosedError."""
         if "_engine" in self.__dict__:  # else loading failed
             self._engine.close()
+        if self._ranks is not None:
+            self._ranks.close()
         if self._router is not None:
             self._router.close()
 

@@ -92,10 +92,10 @@ def test_capacity_and_names(tiny_path: Callable[..., Path]) -> None:
     assert info["bfloat16"].kv_bytes_per_token == info["float16"].kv_bytes_per_token and pages["bfloat16"] == pages["float16"]
     assert pages["int8"] == (1 << 22) // (16 * info["int8"].kv_bytes_per_token)
     for name, part in (
-        ("int8", "-kv:i8-attn:f32-"),
-        ("float16", "-kv:f16-attn:f32-"),
-        ("bfloat16", "-kv:bf16-attn:bf16dot-"),
-        ("fp8", "-kv:f8-attn:f32-"),
+        ("int8", "-kv:i8-attn:f32"),
+        ("float16", "-kv:f16-attn:f32"),
+        ("bfloat16", "-kv:bf16-attn:bf16dot"),
+        ("fp8", "-kv:f8-attn:f32"),
     ):
         assert part in info[name].numerics_id
     with pytest.raises(
@@ -111,7 +111,7 @@ def test_attention_dtype_names_a_cache(tiny_path: Callable[..., Path]) -> None:
         assert named.model_info.numerics_id == typed.model_info.numerics_id
         assert_same_tokens(named.generate([[1, 2, 3]], temperature=0), typed.generate([[1, 2, 3]], temperature=0))
     with LLM(tiny_path(), attention_dtype="float32", **engine) as plain:
-        assert "-kv:f16-attn:f32-" in plain.model_info.numerics_id
+        assert "-kv:f16-attn:f32" in plain.model_info.numerics_id
     for attention, cache in (("bf16", "int8"), ("float32", "bfloat16")):
         with pytest.raises(
             llmi.UnsupportedCombinationError, match=f"attention_dtype = '{attention}' does not read kv_cache_dtype = '{cache}'"

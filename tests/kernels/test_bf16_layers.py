@@ -126,7 +126,7 @@ def test_speculation_receipt_and_names(tiny_path: Callable[..., Path], tmp_path:
     engine: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 24, "max_model_len": 256}
     sampling: dict[str, Any] = {"temperature": 0.9, "max_tokens": 24, "seed": 4, "logprobs": 2}
     with LLM(tiny_path(), **engine, **BF16) as llm:
-        assert "-a:bf16dot-kv:f16-attn:f32-" in llm.model_info.numerics_id
+        assert "-a:bf16dot-kv:f16-attn:f32" in llm.model_info.numerics_id
         plain = llm.generate([[5, 6, 7, 8]] * 3, **sampling)
         for drafter in (SpeculativeConfig(SelfDraft(exit_layer=1), num_speculative_tokens=4), random_drafter(quality=0.7, seed=1)):
             assert_same_tokens(llm.generate([[5, 6, 7, 8]] * 3, speculative_config=drafter, **sampling), plain)

@@ -134,11 +134,11 @@ def test_many_sequences_at_once(tiny_path: Callable[..., Path]) -> None:
 @pytest.mark.parametrize(
     ("types", "parts"),
     [
-        ({"linear_dtype": "bf16"}, "-a:bf16mma-kv:f16-attn:f32-"),
-        ({"attention_dtype": "bf16"}, "-a:f32-kv:bf16-attn:bf16mma-"),
-        (BOTH, "-a:bf16mma-kv:bf16-attn:bf16mma-"),
-        (IN_FP16, "-a:f16mma-kv:f16-attn:f32-"),
-        (IN_FP16 | {"attention_dtype": "bf16"}, "-a:f16mma-kv:bf16-attn:bf16mma-"),
+        ({"linear_dtype": "bf16"}, "-a:bf16mma-kv:f16-attn:f32"),
+        ({"attention_dtype": "bf16"}, "-a:f32-kv:bf16-attn:bf16mma"),
+        (BOTH, "-a:bf16mma-kv:bf16-attn:bf16mma"),
+        (IN_FP16, "-a:f16mma-kv:f16-attn:f32"),
+        (IN_FP16 | {"attention_dtype": "bf16"}, "-a:f16mma-kv:bf16-attn:bf16mma"),
     ],
     ids=str,
 )

@@ -157,8 +157,8 @@ def test_sixteen_bits_are_nearer_to_floats(path: Path, wide: LLM, narrow: LLM) -
 
 def test_ids(path: Path, wide: LLM, narrow: LLM) -> None:
     """Those of 8 bits are what they were; an id gives the mode back."""
-    assert narrow.model_info.numerics_id == "llmi3-cpu-w:q8-a:i8b32b16-kv:f16-attn:f32-tp1"
-    assert wide.model_info.numerics_id == "llmi3-cpu-w:q8-a:i16-kv:f16-attn:f32-tp1"
+    assert narrow.model_info.numerics_id == "llmi3-cpu-w:q8-a:i8b32b16-kv:f16-attn:f32"
+    assert wide.model_info.numerics_id == "llmi3-cpu-w:q8-a:i16-kv:f16-attn:f32"
     for llm, bits in ((narrow, 8), (wide, 16)):
         assert where_it_runs(llm.model_info.numerics_id)["activation_bits"] == bits
     assert where_it_runs("llmi3-cpu-w:bf16+q8-a:i16+bf16dot-kv:i8-attn:f32-tp1") == {

@@ -18,10 +18,11 @@ from pathlib import Path
 
 import bugs_of_decoding
 import bugs_of_numbers
+import bugs_of_ranks
 import bugs_of_the_surface
 
 ROOT = Path(__file__).parents[2]
-MUTANTS = [*bugs_of_numbers.BUGS, *bugs_of_decoding.BUGS, *bugs_of_the_surface.BUGS]
+MUTANTS = [*bugs_of_numbers.BUGS, *bugs_of_decoding.BUGS, *bugs_of_ranks.BUGS, *bugs_of_the_surface.BUGS]
 
 
 def run(command: list[str], cwd: Path, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

@@ -59,6 +59,6 @@ def test_notebooks(path: Path, tmp_path: Path, smollm_path: Path, monkeypatch: p
 
 def test_python_blocks_of_docs_parallel() -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/parallel.md").read_text(), re.DOTALL)
-    assert len(blocks) == 1
+    assert len(blocks) == 2
     for block in blocks:
         exec(compile(block, "docs/parallel.md", "exec"), {})

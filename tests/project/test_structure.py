@@ -155,6 +155,7 @@ LOADED_LATE = {
     "llmi.lab.tree",
     "llmi.outputs.receipt",
     "llmi.outputs.trace",
+    "llmi.ranks.workers",
     "llmi.speculation.factory",
 }
 

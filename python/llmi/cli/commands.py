@@ -88,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     replay = commands.add_parser("replay", help="check a receipt bit for bit", description="Check a receipt bit for bit.")
     replay.add_argument("receipt", help="a file that Receipt.save wrote, or an answer of the server that holds a receipt")
     replay.add_argument("-m", "--model", help="the model file, if the receipt's name does not find it", default=argparse.SUPPRESS)
+    add_engine_flags(replay, "replay")
     _add_cache(commands)
     return parser
 
@@ -285,8 +286,8 @@ def _replay(arguments: argparse.Namespace) -> int:
     from llmi import LLM, Receipt
 
     receipt = Receipt.load(arguments.receipt)
-    llm = LLM(arguments.model, **receipt._engine_arguments) if hasattr(arguments, "model") else None
-    check = receipt.verify(llm)
+    with LLM(getattr(arguments, "model", receipt._model), **receipt._engine_arguments, **given_engine_options(arguments)) as llm:
+        check = receipt.verify(llm)
     show(str(check))
     return 0 if check else 1
 

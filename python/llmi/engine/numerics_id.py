@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Protocol
 
 from llmi.errors import UnsupportedCombinationError
@@ -65,9 +66,14 @@ def numerics_id(weight_types: str, has_quantized_layers: bool, args: Arithmetic,
         activations = f"{activations}+{name}" if quantized else name
     kv = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "fp8": "f8"}[args.kv_type]
     attention = ROUNDED["bf16"][1][kind] if args.kv_type == "bfloat16" else "f32"
-    return f"llmi{NUMERICS_VERSION}-{kind}-w:{weight_types}-a:{activations}-kv:{kv}-attn:{attention}-tp1" + (
+    return f"llmi{NUMERICS_VERSION}-{kind}-w:{weight_types}-a:{activations}-kv:{kv}-attn:{attention}" + (
         f"-rope:{rope_choice}" if rope_choice else ""
     )
+
+
+def without_degree(numerics_id: str) -> str:
+    """An id as it is now: earlier ones ended with the number of ranks, which moves no bit."""
+    return re.sub(r"-tp1(?=-|$)", "", numerics_id)
 
 
 def dots_of_a_weight(weight_types: str, has_quantized_layers: bool, activation_bits: int | None) -> int:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from llmi.base.kinds import Choice, Either, Flag, Maybe, Object, Objects, Place, Real, Text, Whole, callable_object
+from llmi.base.kinds import Choice, Either, Flag, Listed, Maybe, Object, Objects, Place, Real, Text, Whole, callable_object
 from llmi.hooks.runners import BatchLogitsProcessor
 from llmi.models.files import OpenModel
 from llmi.params.foreign_options import ENGINE_FOREIGN, ENGINE_HINTS
@@ -255,6 +255,22 @@ class TakesOptions:
                 flag_of=("batch",),
             ),
         ] = 1,
+        tensor_parallel_size: Annotated[
+            int,
+            about(
+                Whole(1, 256),
+                "Processes that compute the model together, of which this one is the first: each holds rows of every matrix, its heads'"
+                " cache, and a share of the threads. Outputs are the same.",
+                flag_of=(*_RUNNERS, *_SERVERS, "replay"),
+            ),
+        ] = 1,
+        tensor_split: Annotated[
+            Sequence[float] | None,
+            about(
+                Maybe(Listed(Real(0, 1, "numbers in (0, 1]", open_low=True), "None, or a share for each of tensor_parallel_size", 256)),
+                "Shares of these processes, of sum 1; None: equal ones.",
+            ),
+        ] = None,
         hf_overrides: Annotated[
             Mapping[str, Any] | None,
             about(

@@ -39,10 +39,29 @@ class SequenceBlocks(Record):
         return f"{self.name}: {self.num_tokens:,} tokens  {' | '.join(pictures)}"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Worker:
+    """One process of a model. Bytes of weights and KV cache are those that it holds, and `peak_bytes` the most
+    memory that it has had; then how many query heads, KV heads, rows of what is added to the stream, and tokens are its own."""
+
+    rank: int
+    stage: int
+    host: str
+    pid: int
+    weight_bytes: int
+    kv_bytes: int
+    peak_bytes: int
+    query_heads: int
+    kv_heads: int
+    hidden_rows: int
+    vocabulary: int
+
+
 @dataclasses.dataclass(slots=True, repr=False, eq=False)
 class MemoryReport(Record):
     """The KV cache now. Blocks are pages of the pool; `wasted_share` is of the slots in use; `drafter_bytes`: tables and weights of
-    drafters; `draft_kv_bytes`: the part of the cache that a trained drafter's K and V take, in `kv_bytes`."""
+    drafters; `draft_kv_bytes`: the part of the cache that a trained drafter's K and V take, in `kv_bytes`; `workers`: the
+    processes that compute the model."""
 
     num_blocks: int
     num_free_blocks: int
@@ -53,6 +72,7 @@ class MemoryReport(Record):
     sequences: list[SequenceBlocks] = dataclasses.field(default_factory=list)
     drafter_bytes: int = 0
     draft_kv_bytes: int = 0
+    workers: list[Worker] = dataclasses.field(default_factory=list)
 
     def __repr__(self) -> str:
         used = self.num_blocks - self.num_free_blocks
@@ -62,6 +82,12 @@ class MemoryReport(Record):
             f"MemoryReport({used:,} of {self.num_blocks:,} blocks in use, {self.num_shared_blocks:,} shared, {self.wasted_share:.1%} of"
             f" their slots empty; KV {self.kv_bytes / 1e6:,.0f} MB, weights {self.weight_bytes / 1e6:,.0f} MB{drafters})"
         ]
+        if len(self.workers) > 1:
+            lines += [
+                f"  rank {worker.rank}: process {worker.pid} on {worker.host}, weights {worker.weight_bytes / 1e6:,.1f} MB,"
+                f" KV {worker.kv_bytes / 1e6:,.1f} MB, peak {worker.peak_bytes / 1e6:,.0f} MB"
+                for worker in self.workers
+            ]
         lines += [f"  {entry!r}" for entry in self.sequences[:_MAX_SHOWN]]
         if len(self.sequences) > _MAX_SHOWN:
             lines.append(f"  ... and {len(self.sequences) - _MAX_SHOWN} more")
@@ -72,7 +98,12 @@ class MemoryReport(Record):
 
 
 def make_memory_report(
-    stats: Mapping[str, Any], tables: _core.MemoryTables, weight_bytes: int, page_bytes: int, drafters: tuple[int, int]
+    stats: Mapping[str, Any],
+    tables: _core.MemoryTables,
+    weight_bytes: int,
+    page_bytes: int,
+    drafters: tuple[int, int],
+    workers: list[Worker],
 ) -> MemoryReport:
     """From the core's counters and block tables. drafters: their own bytes, and those of the cache that they take."""
     references = tables.references
@@ -94,6 +125,7 @@ def make_memory_report(
         sequences=sequences,
         drafter_bytes=drafters[0],
         draft_kv_bytes=drafters[1],
+        workers=workers,
     )
 
 

@@ -124,12 +124,18 @@ class Receipt:
             if not is_llm(llm):
                 raise InvalidParamsError(f"llm must be None or an LLM, not {show(llm)}", "llm")
             return llm._verify(self)
-        by_file = {model.file_name: name for name, model in NAMED_MODELS.items()}
-        own = open_llm(by_file.get(self.fields["model"], self.fields["model"]), **self._engine_arguments)
+        own = open_llm(self._model, **self._engine_arguments)
         try:
             return own._verify(self)
         finally:
             own.close()
+
+    @property
+    def _model(self) -> str:
+        """The model's name, or that of its file."""
+        by_file = {model.file_name: name for name, model in NAMED_MODELS.items()}
+        name: str = by_file.get(self.fields["model"], self.fields["model"])
+        return name
 
     @property
     def _engine_arguments(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llmi.engine.numerics_id import without_degree
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.outputs.receipt import Receipt
 from llmi.outputs.receipt_check import ReceiptCheck, compare
@@ -57,7 +58,7 @@ def check_engine(fields: dict[str, object], receipt: Receipt, llm: Session) -> N
             f" {llm._spec.digest()}: another card of this name is registered, or llmi's own has changed",
             "spec_sha256",
         )
-    if llm.model_info.numerics_id != fields["numerics_id"]:
+    if llm.model_info.numerics_id != without_degree(str(fields["numerics_id"])):
         raise InvalidParamsError(
             f"the receipt has numerics id {fields['numerics_id']}, this engine {llm.model_info.numerics_id}", "numerics_id"
         )

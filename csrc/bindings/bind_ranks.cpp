@@ -1,0 +1,67 @@
+// The ranks of a model that several processes compute together.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bindings/bindings.h"
+#include "bindings/engine_options.h"
+#include "bindings/gil.h"
+#include "core/rank_group.h"
+#include "engine/rank_worker.h"
+
+namespace py = pybind11;
+
+namespace llmi {
+
+void RegisterRanks(py::module_& module) {
+  py::class_<RankGroup, std::shared_ptr<RankGroup>>(module, "RankGroup")
+      .def(py::init([](int num_ranks, bool spins, int64_t half_bytes) {
+             return std::shared_ptr<RankGroup>(RankGroup::Make(num_ranks, spins, half_bytes));
+           }),
+           py::arg("num_ranks"), py::kw_only(), py::arg("spins"), py::arg("half_bytes") = RankGroup::kHalfBytes,
+           "The shared memory of as many ranks, of which this process is rank 0.")
+      .def_static(
+          "join", [](int descriptor, int rank) { return std::shared_ptr<RankGroup>(RankGroup::Join(descriptor, rank)); },
+          py::arg("descriptor"), py::arg("rank"), "Another rank, by rank 0's descriptor.")
+      .def_property_readonly("descriptor", &RankGroup::descriptor)
+      .def_property_readonly("size", &RankGroup::size)
+      .def("watch", &RankGroup::Watch, py::arg("rank"), py::arg("pid"), "Notices the end of this process, which is to be that rank.")
+      .def("leave", &RankGroup::Leave, py::arg("reason"), "Ends the group, for this reason; empty: as it should end.")
+      .def(
+          "gather",
+          [](RankGroup& group, const py::bytearray& buffer, const std::vector<std::vector<int64_t>>& blocks, bool to_first) {
+            std::vector<RankGroup::Block> given;
+            for (const std::vector<int64_t>& block : blocks) {
+              CheckArgument(block.size() == 5, "a block is owner, offset, row_bytes, num_rows, stride");
+              given.push_back({static_cast<int>(block[0]), block[1], block[2], block[3], block[4]});
+              const int64_t end = block[1] + (block[3] - 1) * block[4] + block[2];
+              CheckArgument(block[1] >= 0 && block[4] >= 0 && end <= static_cast<int64_t>(buffer.size()), "a block ends behind the buffer");
+            }
+            char* data = PyByteArray_AS_STRING(buffer.ptr());
+            const GilReleased release;
+            group.Gather(data, given, to_first);
+          },
+          py::arg("buffer"), py::arg("blocks"), py::arg("to_first") = false,
+          "Makes a bytearray whole; blocks: (owner, offset, row_bytes, num_rows, stride).");
+  module.def(
+      "check_ranks",
+      [](const std::string& spec, const std::string& path, int num_ranks, const std::vector<double>& split) {
+        const RankPlan plan(ParseSpec(spec, path), num_ranks, split);
+      },
+      py::arg("spec"), py::arg("path"), py::arg("num_ranks"), py::arg("split"),
+      "Raises CoreError if so many ranks of these shares cannot compute the model.");
+  module.def(
+      "serve_rank",
+      [](const ModelFiles& files, const py::kwargs& given) {
+        const EngineOptions options = EngineOptionsOf(given);
+        CheckArgument(options.ranks != nullptr, "serve_rank: of which ranks?");
+        const GilReleased release;
+        ServeRank(files, options);
+      },
+      py::arg("files"), "Computes as the rank of `ranks` until rank 0 has gone. Further arguments: the engine's options by name.");
+}
+
+}  // namespace llmi

@@ -1,0 +1,93 @@
+// Processes of one machine (ranks) that gather parts of a buffer through shared memory. No rank adds what another one computed, so bits
+// depend neither on how many there are nor on who is first.
+//
+// A gather has a number, the same on each rank, and two halves of the memory take turns. A rank writes into a half only when all others
+// have come to the gather before, for by then they have read what was there. It spins for a moment while each rank has cores of its own,
+// else it sleeps at once (futex).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace llmi {
+
+class RankGroup {
+ public:
+  // The bytes of one gather at a time; more are gathered in pieces.
+  static constexpr int64_t kHalfBytes = int64_t{1} << 22;
+  static constexpr int kMostRanks = 256;
+
+  // Makes the memory of a group, as its rank 0. spins: its ranks have cores of their own.
+  static std::unique_ptr<RankGroup> Make(int num_ranks, bool spins, int64_t half_bytes = kHalfBytes);
+  // Joins as another rank, by rank 0's descriptor, which stays the caller's. Throws Error(kInvalidArgument) if what is there is no such
+  // memory, or the rank is taken.
+  static std::unique_ptr<RankGroup> Join(int descriptor, int rank);
+  ~RankGroup();  // Leave("")
+  RankGroup(const RankGroup&) = delete;
+  RankGroup& operator=(const RankGroup&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  int descriptor() const { return descriptor_; }
+  // Rank 0 notices the end of this process, which is to be that rank.
+  void Watch(int rank, int pid);
+  // What a rank has said of itself when it joined; pid 0: it has not.
+  struct Member {
+    int pid;
+    std::string host;
+  };
+  Member member(int rank) const;
+  // Called several times a second while this rank waits; its exception ends the wait, and the group.
+  void set_on_wait(std::function<void()> on_wait) { on_wait_ = std::move(on_wait); }
+
+  // num_rows pieces of row_bytes bytes, stride apart, of a buffer that all ranks have: `owner` knows them.
+  struct Block {
+    int owner;
+    int64_t offset;
+    int64_t row_bytes;
+    int64_t num_rows = 1;
+    int64_t stride = 0;
+  };
+  // Afterwards the buffer has all blocks; to_first: that of rank 0 alone. Each rank calls it with equal blocks. Throws Error(kWorkerDied)
+  // naming a rank that has gone, in all other ranks as well, and Error(kInternal) if ranks gather different things.
+  void Gather(void* buffer, std::span<const Block> blocks, bool to_first = false);
+  // The bytes of rank 0 for all others, as many as theirs.
+  void Tell(void* bytes, int64_t num_bytes);
+
+  // Ends the group for all ranks. reason: what the others are told; empty: as it should end.
+  void Leave(const std::string& reason) noexcept;
+  bool has_left() const { return left_; }
+
+ private:
+  struct Header;
+  struct Slot;
+  RankGroup() = default;
+  void Map(int descriptor, int64_t num_bytes);
+  Header& header() const { return *reinterpret_cast<Header*>(memory_); }
+  Slot& slot(int rank) const;
+  uint8_t* half(uint32_t number) const;
+  void Enter();
+  void GatherPiece(uint8_t* buffer, std::span<const Block> blocks, int64_t begin, int64_t end, bool to_first);
+  void WaitFor(int rank, uint32_t number);
+  void CheckOthers() const;
+  std::string NameOf(int rank) const;
+  void End(const std::string& reason, uint32_t how) noexcept;
+
+  uint8_t* memory_ = nullptr;
+  int64_t num_bytes_ = 0;
+  int descriptor_ = -1;
+  int rank_ = 0;
+  int size_ = 1;
+  bool spins_ = false;
+  bool left_ = false;
+  uint32_t number_ = 0;  // of the last gather
+  int64_t half_bytes_ = 0;
+  std::vector<int> watched_;  // by rank: a descriptor of its process, or -1
+  std::function<void()> on_wait_;
+};
+
+}  // namespace llmi

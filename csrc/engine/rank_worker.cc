@@ -1,0 +1,99 @@
+#include "engine/rank_worker.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/errors.h"
+#include "core/fp_env.h"
+#include "engine/open_engine.h"
+#include "engine/sizing.h"
+#include "model/loader.h"
+
+namespace llmi {
+namespace {
+
+// The group's facts, one after the other.
+void CheckIdentities(const std::vector<RankFacts>& facts) {
+  for (size_t rank = 1; rank < facts.size(); ++rank) {
+    if (std::memcmp(facts[rank].identity, facts[0].identity, sizeof facts[0].identity) == 0) continue;
+    throw Error(ErrorKind::kModelFile, "rank " + std::to_string(rank) + " (" + facts[rank].host + ", process " +
+                                           std::to_string(facts[rank].pid) + ") has another file, version or arithmetic than rank 0 (" +
+                                           facts[0].host + ", process " + std::to_string(facts[0].pid) + ")");
+  }
+}
+
+// Takes part until rank 0 has gone.
+void FollowCalls(const KernelContext& context, Decoder& decoder, KvCache& cache) {
+  try {
+    for (;;) decoder.Follow(context, cache);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kWorkerDied) throw;
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<const Ranks> RanksOf(const EngineOptions& options, const ModelSpec& spec, const Device* device) {
+  if (options.ranks == nullptr) return nullptr;
+  if (device != nullptr) {
+    throw Error(ErrorKind::kUnsupportedModel, "tensor_parallel_size: several ranks compute on CPUs alone so far", "tensor_parallel_size");
+  }
+  return std::make_unique<const Ranks>(options.ranks, RankPlan(spec, options.ranks->size(), options.tensor_split));
+}
+
+std::vector<RankFacts> ExchangeFacts(const Decoder& decoder, const std::string& identity) {
+  const Ranks& ranks = *decoder.ranks();
+  std::vector<RankFacts> facts(static_cast<size_t>(ranks.plan().num_ranks()));
+  RankFacts& own = facts[static_cast<size_t>(ranks.rank())];
+  CheckArgument(identity.size() < sizeof own.identity, "identity: at most 71 letters");
+  std::memcpy(own.identity, identity.data(), identity.size());
+  own.weight_bytes = decoder.weights().num_bytes();
+  own.step_weight_bytes = decoder.weights().num_step_bytes();
+  for (const LayerSpec& layer : decoder.spec().layers) {
+    own.query_heads += ranks.QueryHeads(layer.attention).size();
+    own.kv_heads += ranks.KvHeads(layer.attention).size();
+  }
+  own.hidden = ranks.plan().Hidden(ranks.rank()).size();
+  own.vocabulary = ranks.Vocabulary().size();
+  const RankGroup::Member member = ranks.group().member(ranks.rank());
+  own.pid = member.pid;
+  std::memcpy(own.host, member.host.data(), std::min(member.host.size(), sizeof own.host - 1));
+  std::vector<RankGroup::Block> blocks;
+  for (int rank = 0; rank < ranks.plan().num_ranks(); ++rank) {
+    blocks.push_back({rank, rank * static_cast<int64_t>(sizeof(RankFacts)), static_cast<int64_t>(sizeof(RankFacts))});
+  }
+  ranks.group().Gather(facts.data(), blocks);
+  CheckIdentities(facts);
+  return facts;
+}
+
+void BeginRanks(const Ranks& ranks, RankStart start) { ranks.group().Tell(&start, sizeof start); }
+
+void ServeRank(const ModelFiles& files, const EngineOptions& options) {
+  const FloatEnvironmentGuard guard;
+  RankGroup& group = *options.ranks;
+  try {
+    KernelContext context = ContextOf(options, nullptr);
+    ModelSpec spec = ParseSpec(options.spec, files.path());
+    ModelSpec model = spec;
+    KeepLayers(options.layers, &model);
+    const std::unique_ptr<Decoder> decoder =
+        LoadDecoder(context, files, std::move(spec), options.weights, options.layers, nullptr, nullptr, RanksOf(options, model, nullptr));
+    context.wide_activations = context.wide_activations && decoder->weights().HasQuantizedLayers();
+    ExchangeFacts(*decoder, options.identity);
+    RankStart start;
+    group.Tell(&start, sizeof start);
+    EngineConfig config;
+    config.block_size = options.block_size;
+    config.kv_type = options.kv_type;
+    config.draft_kv = start.draft;
+    config.draft_kv.held = false;
+    KvCache cache(GroupsOf(model, config, &decoder->ranks()->plan(), group.rank()), start.num_pages);
+    FollowCalls(context, *decoder, cache);
+  } catch (const std::exception& error) {
+    group.Leave(error.what());
+    throw;
+  }
+}
+
+}  // namespace llmi

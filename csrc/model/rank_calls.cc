@@ -1,0 +1,78 @@
+#include "model/rank_calls.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/errors.h"
+#include "model/batch_bytes.h"
+
+namespace llmi {
+namespace {
+
+template <typename T>
+std::vector<uint8_t> BytesOf(std::span<const T> values) {
+  std::vector<uint8_t> bytes(values.size_bytes());
+  if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+template <typename T>
+std::vector<T> ValuesOf(std::span<const uint8_t> bytes) {
+  CheckArgument(bytes.size() % sizeof(T) == 0, "ranks: a call ends too soon");
+  std::vector<T> values(bytes.size() / sizeof(T));
+  if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+}  // namespace
+
+void CallToForward(const Ranks& ranks, const ForwardBatch& batch, const ModelSpec& spec, KvCache& cache) {
+  CheckBatch(batch, spec, cache.groups(), cache.pool().num_pages());
+  const std::vector<PageEvent> events = cache.TakeEvents();
+  const uint64_t count = events.size();
+  std::vector<uint8_t> bytes = BytesOf(std::span(&count, 1));
+  for (const std::vector<uint8_t>& part : {BytesOf(std::span(events)), ToBytes(batch)}) bytes.insert(bytes.end(), part.begin(), part.end());
+  ranks.Call(RankCall::kForward, bytes);
+}
+
+void CallToEmbed(const Ranks& ranks, std::span<const int32_t> token_ids, float scale) {
+  std::vector<uint8_t> bytes = BytesOf(std::span<const float>(&scale, 1));
+  const std::vector<uint8_t> ids = BytesOf(token_ids);
+  bytes.insert(bytes.end(), ids.begin(), ids.end());
+  ranks.Call(RankCall::kEmbed, bytes);
+}
+
+void CallToHead(const Ranks& ranks, const float* hidden, int64_t num_rows, int64_t hidden_size) {
+  ranks.Call(RankCall::kHead, BytesOf(std::span(hidden, static_cast<size_t>(num_rows * hidden_size))));
+}
+
+ForwardCall ReadForward(std::span<const uint8_t> bytes, const ModelSpec& spec, const KvCache& cache) {
+  uint64_t count = 0;
+  CheckArgument(bytes.size() >= sizeof count, "ranks: a call ends too soon");
+  std::memcpy(&count, bytes.data(), sizeof count);
+  bytes = bytes.subspan(sizeof count);
+  CheckArgument(count <= bytes.size() / sizeof(PageEvent), "ranks: a call ends too soon");
+  const size_t size = count * sizeof(PageEvent);
+  ForwardCall call = {ValuesOf<PageEvent>(bytes.first(size)), BatchFromBytes(bytes.subspan(size))};
+  for (const PageEvent& event : call.events) CheckArgument(cache.Knows(event), "ranks: a page that the cache does not have");
+  CheckBatch(call.batch, spec, cache.groups(), cache.pool().num_pages());
+  return call;
+}
+
+EmbedCall ReadEmbed(std::span<const uint8_t> bytes, const ModelSpec& spec) {
+  EmbedCall call = {};
+  CheckArgument(bytes.size() >= sizeof call.scale, "ranks: a call ends too soon");
+  std::memcpy(&call.scale, bytes.data(), sizeof call.scale);
+  call.token_ids = ValuesOf<int32_t>(bytes.subspan(sizeof call.scale));
+  CheckArgument(std::ranges::all_of(call.token_ids, [&](int32_t id) { return id >= 0 && id < spec.vocab_size; }),
+                "ranks: a token is out of range");
+  return call;
+}
+
+std::vector<float> ReadHead(std::span<const uint8_t> bytes, const ModelSpec& spec) {
+  std::vector<float> hidden = ValuesOf<float>(bytes);
+  CheckArgument(hidden.size() % static_cast<size_t>(spec.hidden_size) == 0, "ranks: a call ends too soon");
+  return hidden;
+}
+
+}  // namespace llmi

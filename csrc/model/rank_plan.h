@@ -1,0 +1,48 @@
+// Which rows of each matrix, which heads and which part of the vocabulary each rank of a model holds. What is small, norms and biases, each
+// rank holds whole. Borders change no bit: a rank computes whole rows of a matrix, and ranks gather what they have computed
+// (decisions/0017).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/spec.h"
+#include "model/tensor_slots.h"
+
+namespace llmi {
+
+struct RowSpan {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - begin; }
+};
+
+class RankPlan {
+ public:
+  // split: the ranks' shares, positive and of sum 1; empty: equal ones. spec: valid. Throws Error(kInvalidArgument) for other splits and
+  // for more ranks than the hidden size has tiles, Error(kUnsupportedModel) naming a matrix for which there is no rule.
+  RankPlan(const ModelSpec& spec, int num_ranks, const std::vector<double>& split);
+
+  int num_ranks() const { return static_cast<int>(borders_.size()) - 1; }
+  // Cut between KV heads, or where there are more ranks between query heads: then several ranks hold the K and V of one head.
+  RowSpan QueryHeads(const AttentionSpec& attention, int rank) const;
+  RowSpan KvHeads(const AttentionSpec& attention, int rank) const;
+  RowSpan Hidden(int rank) const { return Cut(hidden_size_, 16, rank); }       // rows of what is added to the stream
+  RowSpan Inner(int64_t size, int rank) const { return Cut(size, 32, rank); }  // rows of gate and up
+  RowSpan Vocabulary(int rank) const { return Cut(vocab_size_, 4096, rank); }
+  int VocabularyOwner(int64_t token_id) const;
+  // The packed rows of the slot's matrix; of experts those of each one. Whole where each rank holds all.
+  RowSpan Rows(const TensorSlot& slot, int rank) const;
+
+ private:
+  RowSpan Cut(int64_t count, int64_t unit, int rank) const;
+
+  const AttentionSpec& AttentionOf(const TensorSlot& slot) const;
+
+  std::vector<double> borders_;  // [num_ranks + 1], from 0 to 1
+  int64_t hidden_size_, vocab_size_;
+  std::vector<AttentionSpec> attentions_;  // by layer
+};
+
+}  // namespace llmi

@@ -1,0 +1,83 @@
+// The ranks of a model that several processes compute together, and this one's part. Rank 0 leads: it has the engine, and calls the others
+// to each forward pass, head and look-up of embeddings. All compute their rows, and gather what the next step reads whole.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/rank_group.h"
+#include "model/rank_plan.h"
+
+namespace llmi {
+
+// What rank 0 calls the others to.
+enum class RankCall : uint32_t { kForward, kHead, kEmbed };
+
+class Ranks {
+ public:
+  Ranks(std::shared_ptr<RankGroup> group, RankPlan plan) : group_(std::move(group)), plan_(std::move(plan)) {}
+  ~Ranks() {
+    if (leads()) group_->Leave("");
+  }
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
+
+  RankGroup& group() const { return *group_; }
+  const RankPlan& plan() const { return plan_; }
+  int rank() const { return group_->rank(); }
+  bool leads() const { return rank() == 0; }
+  RowSpan QueryHeads(const AttentionSpec& attention) const { return plan_.QueryHeads(attention, rank()); }
+  RowSpan KvHeads(const AttentionSpec& attention) const { return plan_.KvHeads(attention, rank()); }
+  RowSpan Vocabulary() const { return plan_.Vocabulary(rank()); }
+
+  // Rank 0: calls the others, with these bytes. They: wait for it.
+  struct Message {
+    RankCall call;
+    std::vector<uint8_t> bytes;
+  };
+  void Call(RankCall call, std::span<const uint8_t> bytes) const;
+  Message Await() const;
+
+  // Rows of `width` values, of which span(rank) are each rank's columns: afterwards all have whole rows. to_first: rank 0 alone has.
+  template <typename SpanOf>
+  void GatherColumns(float* x, int64_t num_rows, int64_t width, const SpanOf& span, bool to_first = false) const {
+    std::vector<RankGroup::Block> blocks;
+    for (int rank = 0; rank < plan_.num_ranks(); ++rank) blocks.push_back(ColumnBlock(rank, span(rank), num_rows, width));
+    group_->Gather(x, blocks, to_first);
+  }
+  void GatherHidden(float* x, int64_t num_rows, int64_t hidden_size) const {
+    GatherColumns(x, num_rows, hidden_size, [&](int rank) { return plan_.Hidden(rank); });
+  }
+  // Heads of head_size values; those that several ranks have are the first one's.
+  void GatherQueryHeads(float* x, int64_t num_rows, const AttentionSpec& attention, int64_t head_size) const;
+  void GatherKvHeads(float* x, int64_t num_rows, const AttentionSpec& attention, int64_t head_size) const;
+  // Whole rows of `width` values: owners[i] has row i.
+  void GatherRows(float* x, const std::vector<int>& owners, int64_t width) const;
+
+ private:
+  static RankGroup::Block ColumnBlock(int rank, const RowSpan& columns, int64_t num_rows, int64_t width);
+
+  std::shared_ptr<RankGroup> group_;
+  RankPlan plan_;
+};
+
+// Of a call that all ranks take part in: if it ends with an exception here, the others end, too, for they would wait without end.
+class RankCallGuard {
+ public:
+  explicit RankCallGuard(const Ranks* ranks);
+  ~RankCallGuard();
+  RankCallGuard(const RankCallGuard&) = delete;
+  RankCallGuard& operator=(const RankCallGuard&) = delete;
+
+ private:
+  const Ranks* ranks_;
+  int num_exceptions_;
+};
+
+// Copies columns: num_rows rows of `width` values, so far apart.
+void CopyColumns(const float* from, int64_t from_stride, int64_t num_rows, int64_t width, float* to, int64_t to_stride);
+
+}  // namespace llmi

@@ -1,0 +1,116 @@
+"""The other processes of a model: started, watched by the core, and gone when this one is."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import llmi
+from llmi import _core
+from llmi.engine.numerics_id import NUMERICS_VERSION
+from llmi.errors import WorkerDiedError
+from llmi.models.files import OpenModel
+from llmi.outputs.memory import Worker
+from llmi.replicas.process import divided
+
+_BOOT = "from llmi.ranks.worker import main; main()"
+_END_S = 5.0  # how long a worker that was told to end may take
+#: The core's options that are the same on all ranks.
+SHARED = ("dtype", "activation_bits", "kv_cache_dtype", "linear_dtype", "block_size", "layers")
+
+
+def rank_identity(files: OpenModel) -> str:
+    """What all ranks must have in common: version, byte order, and the files by size and time."""
+    facts = [[file.name, file.size, Path(file.path).stat().st_mtime_ns] for file in files.files]
+    return hashlib.sha256(json.dumps([llmi.__version__, NUMERICS_VERSION, sys.byteorder, facts]).encode()).hexdigest()
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process has had; 0 where it has gone."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+class Ranks:
+    """`count` processes for one model, of which this one is rank 0. split: their shares; None: equal ones."""
+
+    def __init__(self, count: int, split: Sequence[float] | None, num_threads: int | None) -> None:
+        system = _core.system_info()
+        self.threads = divided(num_threads or system["num_threads"], count)
+        self.split = [] if split is None else list(split)
+        self.group = _core.RankGroup(count, spins=sum(self.threads) <= system["num_threads"])
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def options(self, rank: int, files: OpenModel) -> dict[str, Any]:
+        """The core's options of this rank that are not those of an engine alone."""
+        return {"num_threads": self.threads[rank], "tensor_split": self.split, "identity": rank_identity(files)}
+
+    def start(self, files: OpenModel, spec: str, options: Mapping[str, Any]) -> None:
+        """Starts the others, which load their parts. Raises WorkerDiedError where one cannot be started."""
+        shared = {name: options[name] for name in SHARED} | {"spec": spec}
+        for rank in range(1, self.group.size):
+            self._start(rank, {"path": str(files.path), "options": {**shared, **self.options(rank, files)}})
+
+    def _start(self, rank: int, opening: Mapping[str, Any]) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)])}
+        descriptor = self.group.descriptor
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _BOOT, str(descriptor), str(rank), str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                env=environment,
+                pass_fds=[descriptor],
+                start_new_session=True,  # Ctrl-C of a terminal is for this process alone
+            )
+        except OSError as error:
+            raise WorkerDiedError(f"rank {rank} cannot be started: {error}", f"rank {rank}") from None
+        self._processes.append(process)
+        self.group.watch(rank, process.pid)
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), process.stdin:  # who is gone already is noticed by the core
+            process.stdin.write(json.dumps(opening).encode())
+
+    def close(self) -> None:
+        """Ends the others; those that do not end by themselves are killed."""
+        self.group.leave("")
+        deadline = time.monotonic() + _END_S
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+            process.kill()
+            process.wait()
+
+
+def workers_of(info: _core._EngineInfo, weight_bytes: int, kv_bytes: int) -> list[Worker]:
+    """All ranks of an engine; one that computes alone is one."""
+    if not info["ranks"]:
+        pid = os.getpid()
+        return [Worker(0, 0, os.uname().nodename, pid, weight_bytes, kv_bytes, peak_bytes(pid), 0, 0, 0, 0)]
+    return [
+        Worker(
+            rank=rank,
+            stage=0,
+            host=facts["host"],
+            pid=facts["pid"],
+            weight_bytes=facts["weight_bytes"],
+            kv_bytes=facts["kv_bytes"],
+            peak_bytes=peak_bytes(facts["pid"]),
+            query_heads=facts["query_heads"],
+            kv_heads=facts["kv_heads"],
+            hidden_rows=facts["hidden"],
+            vocabulary=facts["vocabulary"],
+        )
+        for rank, facts in enumerate(info["ranks"])
+    ]

@@ -1,0 +1,119 @@
+"""Several ranks under random configurations, and ranks that are killed.
+
+`python tests/support/rank_configurations.py --configs 2000 --kills 500`: random sets of parameters (random_configurations.py) on random models,
+types, numbers of ranks and splits, whose outputs are compared with those of one rank; and engines of three processes of which one is killed
+at a random moment under load, which must say so, leave no process and let the next one answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import random_configurations
+from llmi import LLM, Outputs, PromptLookup, SpeculativeConfig, WorkerDiedError
+from llmi.errors import EngineClosedError
+from llmi.ranks import workers
+from llmi.testing import tiny_model
+from rank_threads import RankThreads
+
+CHUNK = 16  # configurations on one pair of engines
+
+
+class Pair:
+    """One rank with room, as random_configurations reads it, and several with little memory."""
+
+    def __init__(self, seed: int) -> None:
+        rng = random.Random(seed)
+        model = tiny_model(rng.choice(["llama", "gemma3"]), vocab_size=257, num_layers=2, hidden_size=rng.choice([64, 128]))
+        types: dict[str, Any] = rng.choice(
+            [{}, {"quantization": "q8_0"}, {"quantization": "q8_0", "activation_bits": 8}, {"dtype": "bfloat16"}]
+        )
+        types |= {"kv_cache_dtype": rng.choice(["float16", "float32", "int8", "fp8", "bfloat16"]), "max_model_len": 160}
+        count = rng.randint(2, 4)
+        cuts = [0.0, *sorted(rng.random() for _ in range(count - 1)), 1.0]
+        split = rng.choice([None, [max(1e-9, cuts[i + 1] - cuts[i]) for i in range(count)]])
+        self.what = f"{count} ranks, {split}, {types}"
+        self.roomy = LLM(model, kv_cache_memory_bytes=1 << 23, **types)
+        pages = 200 * self.roomy._page_bytes
+        own = {"tensor_parallel_size": count, "tensor_split": split, "max_num_seqs": 12, "max_num_batched_tokens": 48}
+        self.ranks = LLM(model, kv_cache_memory_bytes=pages, **types, **own)
+
+    def close(self) -> None:
+        self.roomy.close()
+        self.ranks.close()
+
+
+def runs_of(pair: Pair) -> Iterator[tuple[str, bool, Any]]:
+    """As random_configurations.runs_of."""
+    yield pair.what, False, lambda prompts, params: pair.ranks.generate(prompts, params, use_tqdm=False)
+    config = SpeculativeConfig(PromptLookup(), 3)
+    yield (
+        f"{pair.what}, drafts",
+        True,
+        lambda prompts, params: pair.ranks.generate(prompts, params, use_tqdm=False, speculative_config=config),
+    )
+
+
+def check(seed: int) -> list[str]:
+    """What differs in the CHUNK configurations of this seed."""
+    pair = Pair(seed)
+    own = random_configurations.runs_of
+    try:
+        random_configurations.runs_of = runs_of  # type: ignore[assignment]
+        return random_configurations.check(pair, seed * CHUNK, CHUNK)  # type: ignore[arg-type]
+    finally:
+        random_configurations.runs_of = own
+        pair.close()
+
+
+def kill(model: Path, seed: int) -> list[str]:
+    """What went wrong when a rank was killed."""
+    rng = random.Random(seed)
+    with LLM(model, seed=1, num_threads=1, kv_cache_memory_bytes=1 << 23, tensor_parallel_size=3) as llm:
+        pids = [worker.pid for worker in llm.workers()[1:]]
+        victim = rng.choice(pids)
+        killer = threading.Timer(rng.random() * 0.2, os.kill, [victim, signal.SIGKILL])
+        killer.start()
+        begun = time.monotonic()
+        problems = []
+        try:
+            found = Outputs()
+            while all(output.error is None for output in found):
+                found = llm.generate([[5, 6]] * 8, max_tokens=100, on_error="return", use_tqdm=False)
+            if not all(isinstance(output.error, WorkerDiedError) for output in found if output.error is not None):
+                problems.append(f"kill {seed}: {found!r}")
+        except EngineClosedError as error:  # it died between two calls
+            if "SIGKILL" not in str(error):
+                problems.append(f"kill {seed}: {error}")
+        if time.monotonic() - begun > 10:
+            problems.append(f"kill {seed}: it took {time.monotonic() - begun:.1f} s")
+        killer.join()
+    return problems + [f"kill {seed}: process {pid} is left" for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--configs", type=int, default=200)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--first", type=int, default=0)
+    arguments = parser.parse_args()
+    processes = workers.Ranks
+    workers.Ranks = RankThreads  # type: ignore[misc]  # one process for many small engines
+    problems = [problem for chunk in range(-(-arguments.configs // CHUNK)) for problem in check(arguments.first + chunk)]
+    workers.Ranks = processes  # type: ignore[misc]
+    model = tiny_model(vocab_size=257)
+    problems += [problem for index in range(arguments.kills) for problem in kill(model, arguments.first + index)]
+    print("\n".join([*problems, f"{arguments.configs} configurations, {arguments.kills} kills: {len(problems)} problems"]))
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
