@@ -96,7 +96,7 @@ bool KvCache::TryReserve(KvSequence* sequence, int64_t num_new, Reclaim reclaim,
   const StatePool::Step step = {sequence->num_tokens, num_new, num_drafted};
   // Freeing a block may end its sharing with this sequence, so the pages needed are counted again each time.
   if (!MakeRoom([&] { return PagesNeeded(*sequence, num_new); }, reclaim)) return false;
-  if (states_ != nullptr) {
+  if (states_ != nullptr && num_new > 0) {  // without rows no step runs for it
     if (!MakeStateRoom(sequence->state, step, reclaim)) return false;
     PlanStates(sequence, step);
   }
