@@ -23,6 +23,7 @@ WITHOUT = dict.fromkeys(SIZES)
 NEEDED: dict[str, dict[str, Any]] = {
     "Ministral3ForCausalLM": {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}},
     "ApertusForCausalLM": {"hidden_act": "xielu"},
+    "Gemma4ForCausalLM": {"vocab_size_per_layer_input": 264},
 }
 OTHER_NAMES = {"GPT2LMHeadModel", "GPTBigCodeForCausalLM", "GPTJForCausalLM"}
 
@@ -37,7 +38,7 @@ def test_an_unknown_key_is_refused_in_every_family(architecture: str) -> None:
     assert small(architecture).layers
     for name, value in (("scale_of_everything", 2), ("Hidden_act", "silu"), ("rope_parameters", {"rope_theta": 1e4, "other": 1})):
         if name == "rope_parameters" and architecture.startswith(
-            ("GPT2", "GPTBig", "OPT", "Bloom", "GPTJ", "Gemma3", "Olmo3", "Ministral")
+            ("GPT2", "GPTBig", "OPT", "Bloom", "GPTJ", "Gemma3", "Gemma4", "Olmo3", "Ministral")
         ):
             continue
         with pytest.raises(UnsupportedModelError, match=r"other' = 1|Hidden_act' = \"silu\"|scale_of_everything' = 2"):

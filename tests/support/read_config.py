@@ -69,8 +69,10 @@ def read_metadata(
         sizes |= {"expert_count": 8, "expert_used_count": 2}
     if architecture == "glm4moe":
         sizes |= {"expert_shared_count": 1, "expert_weights_norm": True}
-    if architecture == "gpt-oss":
+    if architecture in ("gpt-oss", "gemma4"):
         sizes |= {"attention.sliding_window": 128}
+    if architecture == "gemma4":
+        sizes |= {"attention.key_length_swa": 16}
     values = {f"{architecture}.{key}": value for key, value in sizes.items()} | {"general.architecture": architecture} | (more or {})
     values = {key: value for key, value in values.items() if value is not None}
     shapes = {"token_embd.weight": (264, 64)} | dict(tensors or {})

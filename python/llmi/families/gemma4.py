@@ -82,7 +82,7 @@ def gemma4(c: Config) -> ModelSpec:
     style = Style(order="sandwich", activation="gelu_pytorch_tanh", head_norms=True, biases=biases_of(c), experts=True)
     spec = dense(c, style, theta=None)
     tensors = Tensors(c, style, spec)
-    kinds = kinds_of(c, spec, every(6, number))
+    kinds = kinds_of(c, spec, [*every(6, number)[:-1], FULL])
     if not c.is_gguf and kinds[-1] != FULL:
         c.unsupported("layer_types", f"layer_types ends with '{kinds[-1]}', which transformers reads as '{FULL}'")
     use_windows(c, spec, kinds, c.positive("sliding_window"))
