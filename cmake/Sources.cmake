@@ -4,12 +4,12 @@ set(LLMI_CORE_SOURCES
   core/json_lexer.cc core/rank_group.cc core/system_limits.cc core/thread_pool.cc core/utf8.cc
   io/gguf.cc io/input_file.cc io/model_files.cc io/safetensors.cc
   kernels/ops/attention.cc kernels/ops/attention_step.cc kernels/ops/attention_weights.cc kernels/ops/embedding.cc kernels/ops/experts.cc kernels/ops/activation.cc kernels/ops/gated_linear.cc kernels/ops/linear.cc kernels/ops/linear_step.cc kernels/ops/probe.cc
-  kernels/ops/conv.cc kernels/ops/state.cc kernels/ops/kv_copy.cc kernels/ops/linear_input.cc kernels/ops/norm.cc kernels/ops/rope.cc kernels/ops/route.cc kernels/ops/row_ops.cc kernels/ops/top_candidates.cc kernels/dispatch/tables.cc kernels/ops/vocab.cc
+  kernels/ops/conv.cc kernels/ops/state.cc kernels/ops/kv_copy.cc kernels/ops/linear_input.cc kernels/ops/norm.cc kernels/ops/rope.cc kernels/ops/route.cc kernels/ops/recurrence.cc kernels/ops/row_ops.cc kernels/ops/top_candidates.cc kernels/dispatch/tables.cc kernels/ops/vocab.cc
   kernels/cuda/cublas_lt.cc
   kernels/cpu/reference/attention.cc kernels/cpu/reference/embedding.cc
   kernels/cpu/reference/activation.cc kernels/cpu/reference/conv.cc kernels/cpu/reference/kv_write.cc
   kernels/cpu/reference/linear.cc kernels/cpu/reference/probe.cc kernels/cpu/reference/quantize_rows.cc
-  kernels/cpu/reference/norm.cc kernels/cpu/reference/rope.cc kernels/cpu/reference/route.cc kernels/cpu/reference/row_ops.cc kernels/cpu/reference/vocab.cc
+  kernels/cpu/reference/norm.cc kernels/cpu/reference/recurrence.cc kernels/cpu/reference/rope.cc kernels/cpu/reference/route.cc kernels/cpu/reference/row_ops.cc kernels/cpu/reference/vocab.cc
   cache/block_pool.cc cache/kv_cache.cc cache/kv_groups.cc cache/kv_swap.cc cache/page_events.cc cache/prefix_tree.cc cache/state_pool.cc
   model/checkpoints/awq.cc model/checkpoints/bitsandbytes.cc model/checkpoints/checkpoint.cc model/checkpoints/codes.cc
   model/checkpoints/compressed_tensors.cc model/checkpoints/fp8.cc model/checkpoints/gptq.cc
@@ -17,7 +17,7 @@ set(LLMI_CORE_SOURCES
   model/checkpoints/tensor_list.cc model/checkpoints/torchao.cc
   model/attention_capture.cc model/attention_layer.cc model/batch_bytes.cc model/decoder.cc model/decoder_head.cc model/decoder_ranks.cc model/eagle.cc model/eagle_loader.cc model/drafter_tensors.cc model/medusa.cc model/medusa_loader.cc model/dequantize.cc model/expert_layer.cc model/expert_use.cc model/layer_input.cc model/head_tiles.cc model/work.cc
   model/file_kind.cc model/grid_blocks.cc model/grids.cc model/inert.cc model/layer_pass.cc model/loader.cc model/mixer.cc model/mlp_layer.cc model/pack.cc
-  model/position_values.cc model/quantize.cc model/rank_attention.cc model/rank_calls.cc model/rank_plan.cc model/ranks.cc model/rope_table.cc model/short_conv_layer.cc model/steering.cc model/spec.cc model/spec_check.cc model/stored_matrix.cc model/super_blocks.cc
+  model/position_values.cc model/quantize.cc model/rank_attention.cc model/rank_calls.cc model/rank_plan.cc model/ranks.cc model/recurrence_layer.cc model/rope_table.cc model/short_conv_layer.cc model/steering.cc model/spec.cc model/spec_check.cc model/stored_matrix.cc model/super_blocks.cc
   model/tensor_slots.cc model/weights.cc model/workspace.cc
   sampling/contrast.cc sampling/edits.cc sampling/law.cc sampling/logprobs.cc sampling/params.cc sampling/repetition.cc
   sampling/state.cc sampling/steps.cc sampling/filters/adaptive.cc sampling/filters/mirostat.cc
@@ -59,7 +59,7 @@ set(LLMI_TESTING_CORE_SOURCES kernels/cuda/emulated_device.cc kernels/cuda/matri
 set(LLMI_NO_TESTING_CORE_SOURCES kernels/no_cuda/emulated_device.cc)
 set(LLMI_TESTING_BINDING_SOURCES
   bindings/bind_device_probes.cpp bindings/bind_testing.cpp bindings/bind_testing_attention.cpp bindings/bind_testing_cache.cpp bindings/bind_testing_constraints.cpp
-  bindings/bind_testing_decoder.cpp bindings/bind_testing_eagle.cpp bindings/bind_testing_experts.cpp bindings/bind_testing_linear.cpp bindings/bind_testing_plans.cpp bindings/bind_testing_rows.cpp
+  bindings/bind_testing_decoder.cpp bindings/bind_testing_eagle.cpp bindings/bind_testing_experts.cpp bindings/bind_testing_linear.cpp bindings/bind_testing_mixers.cpp bindings/bind_testing_plans.cpp bindings/bind_testing_rows.cpp
   bindings/bind_testing_sampling.cpp bindings/bind_testing_scheduler.cpp bindings/bind_testing_speculative.cpp
   bindings/bind_testing_threads.cpp)
 set(LLMI_NO_TESTING_BINDING_SOURCES bindings/bind_no_testing.cpp)

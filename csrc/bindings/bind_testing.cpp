@@ -57,6 +57,7 @@ void RegisterTesting(py::module_& module) {
   // So that `import llmi._core.testing` finds it, although _core is not a package.
   py::module_::import("sys").attr("modules")["llmi._core.testing"] = testing;
   RegisterTestingExperts(testing);
+  RegisterTestingMixers(testing);
   RegisterTestingLinear(testing);
   RegisterTestingConstraints(testing);
   RegisterTestingPlans(testing);

@@ -62,6 +62,7 @@ void RegisterTestingDecoder(pybind11::module_& module);
 void RegisterTestingEagle(pybind11::module_& module);
 void RegisterTestingExperts(pybind11::module_& module);
 void RegisterTestingLinear(pybind11::module_& module);
+void RegisterTestingMixers(pybind11::module_& module);
 void RegisterTestingConstraints(pybind11::module_& module);
 void RegisterTestingPlans(pybind11::module_& module);
 void RegisterTestingRows(pybind11::module_& module);

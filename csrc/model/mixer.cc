@@ -1,6 +1,7 @@
 #include "model/mixer.h"
 
 #include "core/errors.h"
+#include "model/recurrence_layer.h"
 #include "model/short_conv_layer.h"
 
 namespace llmi {
@@ -9,6 +10,12 @@ std::vector<StateShape> StatesOf(const ModelSpec& spec, const LayerSpec& layer) 
   switch (layer.mixer) {
     case MixerKind::kAttention: return {};
     case MixerKind::kShortConv: return {{ConvStateFloats(spec.hidden_size, layer.short_conv.conv.length), spec.hidden_size}};
+    case MixerKind::kGatedDelta:
+    case MixerKind::kMamba2: {
+      const RecurrenceShape shape = ShapeOf(layer);
+      return {{ConvStateFloats(shape.channels(), layer.recurrence.conv.length), shape.channels()},
+              {shape.state_floats(), shape.input_floats()}};
+    }
   }
   return {};
 }
@@ -17,6 +24,8 @@ int64_t MixerProjectedSize(const ModelSpec& spec, const LayerSpec& layer) {
   switch (layer.mixer) {
     case MixerKind::kAttention: return 0;
     case MixerKind::kShortConv: return 3 * spec.hidden_size;
+    case MixerKind::kGatedDelta:
+    case MixerKind::kMamba2: return RecurrenceProjectedSize(ShapeOf(layer));
   }
   return 0;
 }
@@ -25,6 +34,8 @@ int64_t MixerOutputSize(const ModelSpec& spec, const LayerSpec& layer) {
   switch (layer.mixer) {
     case MixerKind::kAttention: return 0;
     case MixerKind::kShortConv: return spec.hidden_size;
+    case MixerKind::kGatedDelta:
+    case MixerKind::kMamba2: return ShapeOf(layer).value_floats();
   }
   return 0;
 }
@@ -63,6 +74,8 @@ void MixerLayer(const LayerPass& pass, int64_t layer, const LayerWeights& weight
   switch (pass.spec.layers[static_cast<size_t>(layer)].mixer) {
     case MixerKind::kAttention: return;
     case MixerKind::kShortConv: return ShortConvLayer(pass, layer, weights, normed_at, states);
+    case MixerKind::kGatedDelta:
+    case MixerKind::kMamba2: return RecurrenceLayer(pass, layer, weights, normed_at, states);
   }
 }
 

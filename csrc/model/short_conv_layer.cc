@@ -7,20 +7,21 @@
 
 namespace llmi {
 
-float* ProjectMixer(const LayerPass& pass, int64_t layer, const LayerWeights& weights, float* normed_at) {
+float* ProjectMixer(const LayerPass& pass, int64_t layer, const LayerWeights& weights, float* normed_at,
+                    const std::vector<LinearPart>& parts, std::initializer_list<const PackedMatrix*> readers) {
   const LayerSpec& spec = pass.spec.layers[static_cast<size_t>(layer)];
   const int64_t size = MixerProjectedSize(pass.spec, spec);
   const int64_t hidden = pass.spec.hidden_size;
   float* projected = Floats(pass.context, pass.workspace.projected, pass.num_rows * size);
-  const LinearInput input = MakeInput(pass.context, pass.num_rows, {&weights.mixer_input.matrix}, true, pass.workspace.forms);
+  const LinearInput input = MakeInput(pass.context, pass.num_rows, readers, true, pass.workspace.forms);
   std::optional<NormArgs> norm;  // of rows that only this layer reads
   const bool at_once = spec.attention_norm.present && normed_at != pass.kept;
   if (at_once) norm = RowNorm(spec.attention_norm, weights.attention_norm, pass.x, normed_at, pass.num_rows, hidden);
   const PlacedNorm placed{spec.attention_norm, weights.attention_norm};
   const float* x = at_once ? normed_at : NormedInput(pass.context, placed, pass.x, normed_at, pass.num_rows, hidden, input);
-  RunLinearStep(pass.context, {.norm = norm ? &*norm : nullptr,
-                               .input = input,
-                               .layers = ArgsOf(PartsOf({&weights.mixer_input}), x, input, pass.num_rows, projected, size, false)});
+  RunLinearStep(
+      pass.context,
+      {.norm = norm ? &*norm : nullptr, .input = input, .layers = ArgsOf(parts, x, input, pass.num_rows, projected, size, false)});
   return projected;
 }
 
@@ -40,7 +41,7 @@ void ShortConvLayer(const LayerPass& pass, int64_t layer, const LayerWeights& we
   const ConvSpec& conv = pass.spec.layers[static_cast<size_t>(layer)].short_conv.conv;
   const int64_t hidden = pass.spec.hidden_size;
   const int64_t stride = 3 * hidden;
-  float* b = ProjectMixer(pass, layer, weights, normed_at);
+  float* b = ProjectMixer(pass, layer, weights, normed_at, PartsOf({&weights.mixer_input}), {&weights.mixer_input.matrix});
   const float* c = b + hidden;
   float* x = b + 2 * hidden;
   MultiplyRows(pass.context, {b, stride}, {x, stride}, pass.num_rows, hidden, x, stride);

@@ -92,7 +92,7 @@ class SpecObject {
     Choose(json, path, std::array{"none", "element", "head"}, value);
   }
   void Convert(const Json& json, const std::string& path, MixerKind* value) const {
-    Choose(json, path, std::array{"attention", "short_conv"}, value);
+    Choose(json, path, std::array{"attention", "short_conv", "gated_delta", "mamba2"}, value);
   }
   void Convert(const Json& json, const std::string& path, LayerOrder* value) const {
     Choose(json, path, std::array{"sequential", "parallel"}, value);
@@ -193,6 +193,30 @@ void ReadFields(SpecObject& object, ShortConvSpec* mixer) {
   object.Read("conv", &mixer->conv);
 }
 
+void ReadFields(SpecObject& object, RecurrenceSpec* mixer) {
+  object.Read("num_heads", &mixer->num_heads);
+  object.Read("num_groups", &mixer->num_groups);
+  object.Read("tiled_groups", &mixer->tiled_groups);
+  object.Read("key_size", &mixer->key_size);
+  object.Read("value_size", &mixer->value_size);
+  object.Read("query", &mixer->query);
+  object.Read("key", &mixer->key);
+  object.Read("value", &mixer->value);
+  object.Read("gate", &mixer->gate);
+  object.Read("time", &mixer->time);
+  object.Read("write", &mixer->write);
+  object.Read("conv", &mixer->conv);
+  object.Read("time_bias", &mixer->time_bias);
+  object.Read("decay", &mixer->decay);
+  object.Read("decay_is_log", &mixer->decay_is_log);
+  object.Read("skip", &mixer->skip);
+  object.Read("least_step", &mixer->least_step);
+  object.Read("most_step", &mixer->most_step);
+  object.Read("norm", &mixer->norm);
+  object.Read("norm_groups", &mixer->norm_groups);
+  object.Read("output", &mixer->output);
+}
+
 void ReadFields(SpecObject& object, MlpSpec* mlp) {
   object.Read("gated", &mlp->gated);
   object.Read("activation", &mlp->activation);
@@ -252,6 +276,7 @@ void ReadFields(SpecObject& object, LayerSpec* layer) {
   object.Read("mixer", &layer->mixer);
   object.Read("attention", &layer->attention);
   object.Read("short_conv", &layer->short_conv);
+  object.Read("recurrence", &layer->recurrence);
   object.Read("mlp", &layer->mlp);
   object.Read("moe", &layer->moe);
   object.Read("input", &layer->input);

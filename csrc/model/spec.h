@@ -115,8 +115,32 @@ struct ShortConvSpec {
   ConvSpec conv;
 };
 
+// A recurrence (kernels/ops/recurrence.h) behind a convolution with SiLU over its channels, which come in the order of RecurrenceShape.
+//   kGatedDelta  output(norm(r) * silu(gate)), the norm for each head of value_size, with one weight for all (Qwen3-Next, Qwen3.5)
+//   kMamba2      output(norm(r * silu(gate))), the norm for each of norm_groups parts of r, with weights for all of r (Granite 4)
+struct RecurrenceSpec {
+  int64_t num_heads = 0;
+  int64_t num_groups = 0;
+  bool tiled_groups = false;
+  int64_t key_size = 0;
+  int64_t value_size = 0;
+  LinearSpec query, key;   // [num_groups * key_size, hidden]
+  LinearSpec value, gate;  // [num_heads * value_size, hidden]
+  LinearSpec time, write;  // [num_heads, hidden]; write: of kGatedDelta
+  ConvSpec conv;
+  TensorBinding time_bias;  // [num_heads]
+  TensorBinding decay;      // [num_heads], below 0; with decay_is_log a tensor of log(-decay)
+  bool decay_is_log = false;
+  TensorBinding skip;  // [num_heads]; of kMamba2; no name: none
+  double least_step = 0.0;
+  double most_step = 0.0;  // 0: no limit
+  NormSpec norm;
+  int64_t norm_groups = 1;  // of kMamba2
+  LinearSpec output;
+};
+
 // What a layer mixes the rows of a sequence with. All but attention have a state (kernels/ops/state.h) instead of K and V.
-enum class MixerKind : uint8_t { kAttention, kShortConv };
+enum class MixerKind : uint8_t { kAttention, kShortConv, kGatedDelta, kMamba2 };
 
 struct MlpSpec {
   bool gated = true;  // act(gate x) * (up x); else act(up x)
@@ -183,6 +207,7 @@ struct LayerSpec {
   MixerKind mixer = MixerKind::kAttention;  // attention_norm, post_attention_norm and `order` are those of any mixer
   AttentionSpec attention;                  // of kAttention
   ShortConvSpec short_conv;                 // of kShortConv
+  RecurrenceSpec recurrence;                // of kGatedDelta and kMamba2
   MlpSpec mlp;                              // beside experts: the shared one, or of size 0
   MoeSpec moe;
   LayerInputSpec input;
@@ -190,6 +215,7 @@ struct LayerSpec {
 
   bool has_experts() const { return moe.num_experts > 0; }
   bool has_attention() const { return mixer == MixerKind::kAttention; }
+  bool has_recurrence() const { return mixer == MixerKind::kGatedDelta || mixer == MixerKind::kMamba2; }
 };
 
 // Frequencies by type: inverse_frequencies are worked out in Python or here from theta. See RopeTable.

@@ -5,6 +5,8 @@
 
 #include "core/errors.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/recurrence.h"
+#include "model/recurrence_layer.h"
 #include "model/spec.h"
 #include "model/tensor_slots.h"
 
@@ -231,6 +233,47 @@ class Checker {
                   "the layer's mixer is another one");
     }
     if (is_conv) CheckConv(conv.conv, path + "short_conv.conv.");
+    CheckRecurrence(layer, path + "recurrence.");
+  }
+
+  void CheckRecurrence(const LayerSpec& layer, const std::string& path) const {
+    const RecurrenceSpec& mixer = layer.recurrence;
+    const bool is_here = layer.has_recurrence();
+    const bool is_delta = layer.mixer == MixerKind::kGatedDelta;
+    const std::string why = "the layer's mixer is another one";
+    CheckLinear(mixer.query, path + "query", is_here, why);
+    CheckLinear(mixer.key, path + "key", is_here, why);
+    CheckLinear(mixer.value, path + "value", is_here, why);
+    CheckLinear(mixer.gate, path + "gate", is_here, why);
+    CheckLinear(mixer.time, path + "time", is_here, why);
+    CheckLinear(mixer.write, path + "write", is_delta, "mixer is not 'gated_delta'");
+    CheckLinear(mixer.output, path + "output", is_here, why);
+    if (!is_here) return;
+    Range(path + "num_heads", mixer.num_heads, 1, 4096);
+    Range(path + "num_groups", mixer.num_groups, 1, mixer.num_heads);
+    Range(path + "key_size", mixer.key_size, 1, kMostKeySize);
+    Range(path + "value_size", mixer.value_size, 1, 4096);
+    if (mixer.num_heads % mixer.num_groups != 0) {
+      Fail(path + "num_groups",
+           "= " + std::to_string(mixer.num_groups) + " does not divide the " + std::to_string(mixer.num_heads) + " heads");
+    }
+    if (ShapeOf(layer).channels() % 16 != 0) {
+      Fail(path + "conv", "has " + std::to_string(ShapeOf(layer).channels()) + " channels, which is no multiple of 16",
+           ErrorKind::kUnsupportedModel);
+    }
+    CheckConv(mixer.conv, path + "conv.");
+    Needed(path + "time_bias", mixer.time_bias);
+    Needed(path + "decay", mixer.decay);
+    if (is_delta) Absent(path + "skip", mixer.skip, "mixer is 'gated_delta'");
+    NotNegative(path + "least_step", mixer.least_step);
+    NotNegative(path + "most_step", mixer.most_step);
+    if (mixer.most_step > 0 && mixer.most_step < mixer.least_step) Fail(path + "most_step", "is below least_step");
+    CheckNorm(mixer.norm, path + "norm");
+    Range(path + "norm_groups", mixer.norm_groups, 1, 4096);
+    if (ShapeOf(layer).value_floats() % mixer.norm_groups != 0) {
+      Fail(path + "norm_groups",
+           "= " + std::to_string(mixer.norm_groups) + " does not divide the " + std::to_string(ShapeOf(layer).value_floats()) + " values");
+    }
   }
 
   void CheckConv(const ConvSpec& conv, const std::string& path) const {

@@ -3,6 +3,8 @@
 #include <string_view>
 #include <utility>
 
+#include "model/recurrence_layer.h"
+
 namespace llmi {
 namespace {
 
@@ -19,6 +21,7 @@ class Collector {
     Add(layer.post_mlp_norm, place + "post_mlp_norm", hidden, &weights->post_mlp_norm);
     if (layer.has_attention()) AddAttention(layer.attention, place + "attention.", weights);
     if (layer.mixer == MixerKind::kShortConv) AddShortConv(layer.short_conv, place + "short_conv.", weights);
+    if (layer.has_recurrence()) AddRecurrence(layer, place + "recurrence.", weights);
     AddMlp(layer.mlp, place + "mlp.", &weights->mlp);
     if (layer.has_experts()) AddMoe(layer.moe, place + "moe.", weights);
     const int64_t size = spec_.layer_embedding.size;
@@ -104,6 +107,32 @@ class Collector {
     Add(mixer.input, place + "input", 3 * hidden, hidden, &weights->mixer_input);
     Add(mixer.output, place + "output", hidden, hidden, &weights->mixer_output);
     AddConv(mixer.conv, place + "conv.", hidden, weights);
+  }
+
+  void AddRecurrence(const LayerSpec& layer, const std::string& place, LayerWeights* weights) {
+    const RecurrenceSpec& mixer = layer.recurrence;
+    const RecurrenceShape shape = ShapeOf(layer);
+    const int64_t hidden = spec_.hidden_size;
+    MixerWeights* own = &weights->recurrence;
+    Add(mixer.query, place + "query", shape.query_floats(), hidden, &own->query);
+    Add(mixer.key, place + "key", shape.query_floats(), hidden, &own->key);
+    Add(mixer.value, place + "value", shape.value_floats(), hidden, &own->value);
+    Add(mixer.gate, place + "gate", shape.value_floats(), hidden, &own->gate);
+    Add(mixer.time, place + "time", mixer.num_heads, hidden, &own->time);
+    Add(mixer.write, place + "write", mixer.num_heads, hidden, &own->write);
+    AddConv(mixer.conv, place + "conv.", shape.channels(), weights);
+    const size_t begin = slots_.size();
+    AddVector(mixer.time_bias, place + "time_bias", mixer.num_heads, &own->time_bias);
+    AddVector(mixer.decay, place + "decay", mixer.num_heads, &own->decay);
+    slots_.back().decay = mixer.decay_is_log ? DecayForm::kLog : DecayForm::kNegative;
+    AddVector(mixer.skip, place + "skip", mixer.num_heads, &own->skip);
+    for (size_t i = begin; i < slots_.size(); ++i) slots_[i].row_size = 1;  // a GGUF has matrices of one column
+    const int64_t norm_begin = static_cast<int64_t>(slots_.size());
+    Add(mixer.norm, place + "norm", shape.is_delta ? mixer.value_size : shape.value_floats(), &own->norm);
+    for (size_t i = static_cast<size_t>(norm_begin); i < slots_.size(); ++i) {
+      if (!shape.is_delta) slots_[i].row_size = shape.value_floats() / mixer.norm_groups;  // a GGUF has a row for each group
+    }
+    Add(mixer.output, place + "output", hidden, shape.value_floats(), &weights->mixer_output);
   }
 
   void AddConv(const ConvSpec& conv, const std::string& place, int64_t channels, LayerWeights* weights) {

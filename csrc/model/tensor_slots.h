@@ -18,6 +18,9 @@ inline constexpr const char* kExpertNumber = "{expert}";
 // The place of learned positions.
 inline constexpr const char* kPositionsPlace = "embedding.positions";
 
+// Decays of a recurrence, which must be below 0: as they are, or as the logarithms of their negatives.
+enum class DecayForm : uint8_t { kNone, kNegative, kLog };
+
 struct TensorSlot {
   std::string place;  // the binding's path in the spec, as in "layers[3].attention.query.weight"
   TensorBinding binding;
@@ -29,6 +32,7 @@ struct TensorSlot {
   int64_t num_experts = 0;       // the rows of so many experts, one after the other; 0: it is of no experts
   int64_t turned_cols =
       0;  // a vector that is stored as a matrix with this many columns, and goes where it goes column by column; 0: it is not
+  DecayForm decay = DecayForm::kNone;
   bool in_floats = false;          // a matrix that is packed in fp32, whatever the format
   PackedMatrix* matrix = nullptr;  // where it goes
   WeightVector* vector = nullptr;

@@ -119,7 +119,19 @@ class Loader {
       to = slot.binding.times == 1 ? value : static_cast<float>(slot.binding.times) * value;
       if (slot.binding.plus != 0) to = static_cast<float>(slot.binding.plus) + to;
     }
+    if (slot.decay != DecayForm::kNone) SetDecays(slot, &values);
     return slot.turned_cols == 0 ? values : Turned(values, static_cast<size_t>(slot.turned_cols));
+  }
+
+  static void SetDecays(const TensorSlot& slot, std::vector<float>* values) {
+    for (float& value : *values) {
+      const auto stored = static_cast<double>(value);
+      if (slot.decay == DecayForm::kLog && std::fabs(stored) < 88.0) value = static_cast<float>(-ExpF64(stored));
+      if (std::isfinite(value) && value < 0 && (slot.decay == DecayForm::kNegative || std::fabs(stored) < 88.0)) continue;
+      const std::string& name = slot.binding.name;
+      throw Error(ErrorKind::kModelFile, "tensor '" + name + "' holds " + std::to_string(stored) + ": a decay must be negative and finite",
+                  name);
+    }
   }
 
   static std::vector<float> Turned(const std::vector<float>& values, size_t num_cols) {

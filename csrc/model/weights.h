@@ -54,6 +54,18 @@ struct MlpWeights {
   LinearWeights down;                             // [hidden, size]
 };
 
+// Of a recurrence (RecurrenceSpec).
+struct MixerWeights {
+  LinearWeights query, key, value, gate, time, write;
+  WeightVector time_bias, decay, skip;  // [num_heads]
+  NormWeights norm;                     // [value_size], or of all heads
+
+  template <typename Visit>
+  void VisitLinears(const Visit& visit) const {
+    for (const LinearWeights* linear : {&query, &key, &value, &gate, &time, &write}) visit(*linear);
+  }
+};
+
 // Heads of query, key and value, and of a gate for each element, are AttentionSpec::padded_head_dim() rows each: the last ones are zero.
 struct LayerWeights {
   NormWeights attention_norm, post_attention_norm;  // [hidden]
@@ -70,6 +82,7 @@ struct LayerWeights {
   LinearWeights mixer_output;                       // [hidden, ...]
   WeightVector conv_weight;                         // [length, channels]
   WeightVector conv_bias;                           // [channels]
+  MixerWeights recurrence;
   MlpWeights mlp;
   LinearWeights router;      // [num_experts, hidden], in fp32
   WeightVector choice_bias;  // [num_experts]
@@ -87,6 +100,7 @@ struct LayerWeights {
     for (const LinearWeights* linear : {&query, &key, &value, &attention_gate, &attention_output, &mixer_input, &mixer_output, &mlp.gate,
                                         &mlp.up, &mlp.down, &router, &shared_gate, &input_gate, &input_projection})
       visit(*linear);
+    recurrence.VisitLinears(visit);
   }
   template <typename Visit>
   void VisitExperts(const Visit& visit) const {

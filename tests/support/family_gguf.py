@@ -53,6 +53,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "glm": ("chatglm", {}),
     "internlm3": ("llama", {}),
     "lfm2": ("lfm2", {"conv_bias": False}),
+    "qwen3_5_text": ("qwen35", {"linear_num_key_heads": 4}),  # with fewer of them value heads change places
 }
 #: The same of models with experts. llama.cpp has no layers without experts between those of Qwen's, and one limit of gpt-oss' SwiGLU.
 EXPERTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -66,6 +67,7 @@ EXPERTS: dict[str, tuple[str, dict[str, Any]]] = {
     "ernie4_5_moe": ("ernie4_5-moe", {}),
     "glm4_moe": ("glm4moe", {}),
     "lfm2_moe": ("lfm2moe", {}),
+    "qwen3_5_moe_text": ("qwen35moe", {"linear_num_key_heads": 4}),
 }
 #: Whose rotated rows the converter puts into adjacent pairs; others have them so already, or rotate halves in llama.cpp too.
 PERMUTED = {"llama", "olmo", "mistral3", "smollm3", "granite", "granite_swa", "arcee", "granitemoe"}
@@ -118,6 +120,36 @@ def _stacked(stored: dict[str, Array]) -> dict[str, Array]:
     return found | {name: np.stack(parts) for name, parts in each.items()}
 
 
+def _tiled(name: str, tensor: Array, config: dict[str, Any]) -> Array:
+    """Of Qwen 3.5's delta rules: value heads so that those of a key head are not together (llama.cpp: _LinearAttentionVReorderBase)."""
+    groups, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+
+    def reorder(values: Array, size: int) -> Array:
+        return values.reshape(groups, heads // groups, size, *values.shape[1:]).swapaxes(0, 1).reshape(values.shape)
+
+    size, keys = config["linear_value_head_dim"], 2 * groups * config["linear_key_head_dim"]
+    if "in_proj_qkv" in name or "conv1d" in name:
+        return np.concatenate([tensor[:keys], reorder(tensor[keys:], size)])
+    if "in_proj_z" in name:
+        return reorder(tensor, size)
+    if "out_proj" in name:
+        return reorder(tensor.T, size).T
+    return reorder(tensor, 1) if any(part in name for part in ("in_proj_a", "in_proj_b", "A_log", "dt_bias")) else tensor
+
+
+def _delta_tensor(full: str, tensor: Array, config: dict[str, Any]) -> tuple[str, Array]:
+    """A gated delta rule's tensor by its name in a GGUF."""
+    names = {"in_proj_qkv": "attn_qkv", "in_proj_z": "attn_gate", "in_proj_a": "ssm_alpha", "in_proj_b": "ssm_beta", "conv1d": "ssm_conv1d",
+             "norm": "ssm_norm", "out_proj": "ssm_out"}  # fmt: skip
+    layer, part = full.split(".")[2], full.split("linear_attn.")[1]
+    tensor = _tiled(full, tensor, config)
+    if part == "A_log":
+        return f"blk.{layer}.ssm_a", -np.exp(tensor.astype(np.float64)).astype(np.float32)
+    if part == "dt_bias":
+        return f"blk.{layer}.ssm_dt.bias", tensor
+    return f"blk.{layer}.{names[part.split('.')[0]]}.weight", tensor[:, 0] if tensor.ndim == 3 else tensor
+
+
 def _tensors(name: str, arch: str, config: dict[str, Any], stored: dict[str, Array]) -> dict[str, Array]:
     import gguf
 
@@ -132,6 +164,10 @@ def _tensors(name: str, arch: str, config: dict[str, Any], stored: dict[str, Arr
     for full, tensor in stored.items():
         if "act_fn" in full or "layernorm.norms." in full:
             continue
+        if ".linear_attn." in full:
+            target, tensor = _delta_tensor(full, tensor, config)
+            found[target] = np.ascontiguousarray(tensor)
+            continue
         stem, dot, suffix = full.rpartition(".")
         if suffix not in ("weight", "bias"):
             stem, dot, suffix = full, ".", "weight"
@@ -141,7 +177,7 @@ def _tensors(name: str, arch: str, config: dict[str, Any], stored: dict[str, Arr
             tensor = _pairs(tensor, kv_heads or heads)
         if "query_key_value" in stem:
             tensor = _by_kind(tensor, heads)
-        if arch in ("gemma", "gemma2", "gemma3", "nemotron") and "norm" in stem and suffix == "weight":
+        if arch in ("gemma", "gemma2", "gemma3", "nemotron", "qwen35", "qwen35moe") and "norm" in stem and suffix == "weight":
             tensor = tensor + np.float32(1)
         if arch in ("lfm2", "lfm2moe") and tensor.ndim == 3 and tensor.shape[1] == 1:
             tensor = tensor[:, 0]
@@ -256,7 +292,7 @@ def metadata_of(config: dict[str, Any], arch: str, stored: dict[str, Array]) -> 
         fields["expert_shared_feed_forward_length"] = config["intermediate_size"] // config["num_key_value_heads"]
     if arch == "glm4moe":
         fields |= {"expert_gating_func": 2, "expert_weights_norm": config["norm_topk_prob"]}
-    if arch in ("gemma2", "gemma3", "qwen3", "qwen3moe", "gpt-oss"):
+    if arch in ("gemma2", "gemma3", "qwen3", "qwen3moe", "gpt-oss", "qwen35", "qwen35moe"):
         fields |= {"attention.key_length": config["head_dim"], "attention.value_length": config["head_dim"]}
     for key, (name, convert) in KEYS.items():
         if config.get(key) is not None and (key != "use_parallel_residual" or arch in ("stablelm", "gptneox")):
@@ -274,6 +310,12 @@ def metadata_of(config: dict[str, Any], arch: str, stored: dict[str, Array]) -> 
     if arch == "lfm2moe":
         fields |= {"expert_gating_func": 2, "expert_weights_norm": config["norm_topk_prob"]}
         fields["leading_dense_block_count"] = config["num_dense_layers"]
+    if arch in ("qwen35", "qwen35moe"):
+        heads = config["linear_num_value_heads"]
+        fields |= {"ssm.conv_kernel": config["linear_conv_kernel_dim"], "ssm.state_size": config["linear_key_head_dim"]}
+        fields |= {"ssm.group_count": config["linear_num_key_heads"], "ssm.time_step_rank": heads}
+        fields |= {"ssm.inner_size": heads * config["linear_value_head_dim"], "full_attention_interval": 3}
+        fields |= {"rope.dimension_sections": [11, 11, 10, 0]}
     if arch == "olmo":
         fields["attention.layer_norm_epsilon"] = 1e-5
     if arch == "apertus":

@@ -32,9 +32,11 @@ EXPERTS: dict[str, dict[str, Any]] = {
     "GraniteMoeHybridForCausalLM": LOCAL_EXPERTS | {"layer_types": ["attention"] * 4},
     "PhiMoEForCausalLM": LOCAL_EXPERTS,
     "Ernie4_5_MoeForCausalLM": {"moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 32},
+    "Qwen3_5MoeForCausalLM": SMALL_EXPERTS,
+    "Qwen3NextForCausalLM": SMALL_EXPERTS,
     "Glm4MoeForCausalLM": {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "first_k_dense_replace": 1},
 }
-GGUF_EXPERTS = ["qwen2moe", "qwen3moe", "qwen3vlmoe", "olmoe", "gpt-oss", "granitemoe", "ernie4_5-moe", "glm4moe"]
+GGUF_EXPERTS = ["qwen2moe", "qwen3moe", "qwen3vlmoe", "olmoe", "gpt-oss", "granitemoe", "ernie4_5-moe", "glm4moe", "qwen35moe"]
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -69,6 +71,8 @@ def read_metadata(
         sizes |= {"expert_count": 8, "expert_used_count": 2}
     if architecture == "glm4moe":
         sizes |= {"expert_shared_count": 1, "expert_weights_norm": True}
+    if architecture in ("qwen35", "qwen35moe"):
+        sizes |= {"ssm.conv_kernel": 4, "ssm.state_size": 16, "ssm.group_count": 2, "ssm.time_step_rank": 4, "ssm.inner_size": 64}
     if architecture in ("gpt-oss", "gemma4"):
         sizes |= {"attention.sliding_window": 128}
     if architecture == "gemma4":

@@ -199,8 +199,46 @@ class Interpreter:
 
     def mixer(self, spec: Spec, x: Array) -> Array:
         kind = spec.get("mixer", "attention")
+        if kind in ("gated_delta", "mamba2"):
+            return self.recurrence(spec["recurrence"], x, kind == "gated_delta")
         result: Array = getattr(self, kind)(spec[kind], x)
         return result
+
+    def recurrence(self, spec: Spec, x: Array, is_delta: bool) -> Array:
+        """Row by row: S = a S + k w, out = S q, for each head."""
+        heads, groups, key_size, value_size = (spec[name] for name in ("num_heads", "num_groups", "key_size", "value_size"))
+        sizes = {"query": groups * key_size, "key": groups * key_size, "value": heads * value_size}
+        order = ("query", "key", "value") if is_delta else ("value", "key", "query")
+        mixed = self.conv(spec["conv"], np.concatenate([self.linear(spec[role], x, sizes[role]) for role in order], -1))
+        mixed = mixed * sigmoid(mixed)
+        parts = dict(zip(order, np.split(mixed, np.cumsum([sizes[role] for role in order])[:-1], -1), strict=True))
+        of_head = np.arange(heads) % groups if spec.get("tiled_groups") else np.arange(heads) // (heads // groups)
+        query, key = (parts[role].reshape(len(x), groups, key_size)[:, of_head] for role in ("query", "key"))
+        value = parts["value"].reshape(len(x), heads, value_size)
+        decay = self.rows(spec["decay"], heads)
+        decay = -np.exp(decay) if spec.get("decay_is_log") else decay
+        step = np.logaddexp(0, self.linear(spec["time"], x, heads) + self.rows(spec["time_bias"], heads))
+        step = np.clip(step, spec.get("least_step", 0.0), spec.get("most_step") or np.inf)
+        beta = sigmoid(self.linear(spec["write"], x, heads)) if is_delta else step
+        if is_delta:
+            query, key = (v / np.sqrt((v * v).sum(-1, keepdims=True) + 1e-6) for v in (query, key))
+            query = query / np.sqrt(key_size)
+        state, out = np.zeros((heads, value_size, key_size)), np.zeros((len(x), heads, value_size))
+        for t in range(len(x)):
+            state = state * np.exp(step[t] * decay)[:, None, None]
+            written = value[t] - (state * key[t, :, None]).sum(-1) if is_delta else value[t]
+            state = state + (written * beta[t, :, None])[:, :, None] * key[t, :, None]
+            out[t] = (state * query[t, :, None]).sum(-1)
+        if "skip" in spec:
+            out = out + self.rows(spec["skip"], heads)[:, None] * value
+        gate = self.linear(spec["gate"], x, heads * value_size)
+        gate = gate * sigmoid(gate)
+        if is_delta:
+            mixed = self.norm(spec.get("norm", {}), out).reshape(len(x), -1) * gate
+        else:
+            mixed = (out.reshape(len(x), -1) * gate).reshape(len(x), spec.get("norm_groups", 1), -1)
+            mixed = self.norm(spec.get("norm", {}), mixed, True).reshape(len(x), -1)
+        return self.linear(spec["output"], mixed, self.spec["hidden_size"])
 
     def short_conv(self, spec: Spec, x: Array) -> Array:
         size: int = self.spec["hidden_size"]

@@ -198,6 +198,41 @@ STATES: dict[str, dict[str, Any]] = {
         "routed_scaling_factor": 1.5,
     },
 }
+DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+    "linear_conv_kernel_dim": 3,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+}
+DELTA_EXPERTS = DELTA | {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 48,
+}
+#: Granite 4 with Mamba-2 layers: changes of granitemoehybrid.
+MAMBA: dict[str, Any] = {
+    "layer_types": ["mamba", "attention", "mamba", "mamba"],
+    "mamba_n_heads": 8,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 20,
+    "mamba_d_head": 16,
+    "mamba_d_conv": 3,
+    "mamba_proj_bias": True,
+    "time_step_limit": [0.3, 1.5],
+    "shared_intermediate_size": 48,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "attention_multiplier": 0.2,
+    "residual_multiplier": 0.4,
+    "embedding_multiplier": 6.0,
+    "logits_scaling": 3.0,
+    "position_embedding_type": "rope",
+}
+#: Models with recurrences.
+RECURRENT: dict[str, dict[str, Any]] = {"qwen3_5_text": DELTA, "qwen3_5_moe_text": DELTA_EXPERTS, "qwen3_next": DELTA_EXPERTS}
 NEAREST = 1e-4
 #: Gemma 4 as its sizes are made: in global layers heads are larger, and there may be fewer for keys, which are the values.
 _GEMMA4: dict[str, Any] = {
@@ -298,7 +333,7 @@ def config_of(name: str, **changes: Any) -> Any:
     """The config, as an object of the family's class."""
     from transformers import AutoConfig
 
-    special = (FAMILIES | EXPERTS | STATES | GEMMA4)[name]
+    special = (FAMILIES | EXPERTS | STATES | RECURRENT | GEMMA4)[name]
     sizes = {} if special.items() >= OLD_SIZES.items() else SIZES
     if name in ("bloom", "opt"):
         sizes = {key: value for key, value in sizes.items() if key != "head_dim"}

@@ -51,6 +51,12 @@ GGUF_KEYS: Final[Mapping[str, str]] = {
     "clip_qkv": "attention.clamp_kqv",
     "layer_rope_theta": "attention.rope_pattern",
     "max_alibi_bias": "attention.max_alibi_bias",
+    "full_attention_interval": "full_attention_interval",
+    "linear_conv_kernel_dim": "ssm.conv_kernel",
+    "linear_key_head_dim": "ssm.state_size",
+    "linear_num_key_heads": "ssm.group_count",
+    "linear_num_value_heads": "ssm.time_step_rank",
+    "linear_inner_size": "ssm.inner_size",
     "conv_L_cache": "shortconv.l_cache",
 }
 

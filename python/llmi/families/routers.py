@@ -113,28 +113,6 @@ def granitemoe(c: Config) -> ModelSpec:
 
 
 @family(
-    "granitemoehybrid",
-    hf="GraniteMoeHybridForCausalLM",
-    keys=GRANITE_KEYS | {"layer_types": ("layer_types", "layers_block_type")},
-    defaults={"num_experts": 8, "num_experts_per_tok": 2},
-)
-def granitemoehybrid(c: Config) -> ModelSpec:
-    """Granite 4 where all layers are attention: the dense sizes, and experts. Files with Mamba-2 layers are refused. Granite Team, 2025."""
-    shared = between(c, "shared_expert_intermediate_size", 1024, MAX_SIZE)
-    has_experts = between(c, "num_experts") > 0
-    spec = granite(c, shared, has_experts=has_experts)
-    if not has_experts:
-        c.find("num_experts_per_tok"), c.find("intermediate_size")  # of no layer
-    for kind in c.listed("layer_types", len(spec.layers)) or ["mamba"]:
-        if kind not in ("attention", FULL):
-            c.unsupported("layer_types", f"layer_types holds '{kind}': Mamba-2 layers are not run yet")
-    position = c.choose("position_embedding_type", ["rope", "nope"], "nope") if c.has("position_embedding_type") else "nope"
-    for layer in spec.layers:
-        layer.attention.rope = 0 if position == "rope" else -1
-    return spec
-
-
-@family(
     "phimoe",
     hf=["PhimoeForCausalLM", "PhiMoEForCausalLM"],
     keys={"num_experts": ("num_local_experts", "num_experts"), "layer_norm_eps": ("rms_norm_eps",)},

@@ -18,7 +18,7 @@ GroupScore: TypeAlias = Literal["max", "top2"]
 HeadNormSpan: TypeAlias = Literal["head", "projection"]
 GateKind: TypeAlias = Literal["none", "element", "head"]
 LayerOrder: TypeAlias = Literal["sequential", "parallel"]
-MixerKind: TypeAlias = Literal["attention", "short_conv"]
+MixerKind: TypeAlias = Literal["attention", "short_conv", "gated_delta", "mamba2"]
 
 
 @dataclasses.dataclass
@@ -132,6 +132,36 @@ class ShortConvSpec:
 
 
 @dataclasses.dataclass
+class RecurrenceSpec:
+    """A gated delta rule or Mamba-2's scan, behind a convolution with SiLU: csrc/kernels/ops/recurrence.h.
+
+    `decay_is_log`: the tensor holds log(-decay). `most_step` 0: no limit.
+    """
+
+    num_heads: int = 0
+    num_groups: int = 0
+    tiled_groups: bool = False
+    key_size: int = 0
+    value_size: int = 0
+    query: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    key: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    value: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    gate: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    time: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    write: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    conv: ConvSpec = dataclasses.field(default_factory=ConvSpec)
+    time_bias: TensorBinding = dataclasses.field(default_factory=TensorBinding)
+    decay: TensorBinding = dataclasses.field(default_factory=TensorBinding)
+    decay_is_log: bool = False
+    skip: TensorBinding = dataclasses.field(default_factory=TensorBinding)
+    least_step: float = 0.0
+    most_step: float = 0.0
+    norm: NormSpec = dataclasses.field(default_factory=NormSpec)
+    norm_groups: int = 1
+    output: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+
+
+@dataclasses.dataclass
 class MlpSpec:
     """down(act(gate x) * up x), or without a gate down(act(up x))."""
 
@@ -211,6 +241,7 @@ class LayerSpec:
     mixer: MixerKind = "attention"
     attention: AttentionSpec = dataclasses.field(default_factory=AttentionSpec)
     short_conv: ShortConvSpec = dataclasses.field(default_factory=ShortConvSpec)
+    recurrence: RecurrenceSpec = dataclasses.field(default_factory=RecurrenceSpec)
     mlp: MlpSpec = dataclasses.field(default_factory=MlpSpec)
     moe: MoeSpec = dataclasses.field(default_factory=MoeSpec)
     input: LayerInputSpec = dataclasses.field(default_factory=LayerInputSpec)
@@ -399,14 +430,14 @@ def _shown(layer: LayerSpec) -> str:
     """The lines of one layer."""
     lines = []
     moe = layer.moe
-    mixers = (("attention.", layer.attention), ("short_conv.", layer.short_conv))
+    mixers = (("attention.", layer.attention), ("short_conv.", layer.short_conv), ("recurrence.", layer.recurrence))
     parts = (*mixers, ("mlp.", layer.mlp), ("moe.", moe), ("moe.router.", moe.router), ("moe.expert.", moe.expert))
     for name, part in (("", layer), *parts):
         default = type(part)()
         for field in dataclasses.fields(part):
             value = getattr(part, field.name)
             if value != getattr(default, field.name) and not isinstance(
-                value, AttentionSpec | ShortConvSpec | MlpSpec | MoeSpec | RouterSpec
+                value, AttentionSpec | ShortConvSpec | RecurrenceSpec | MlpSpec | MoeSpec | RouterSpec
             ):
                 lines.append(f"    {name + field.name:32} {_text(value)}")
     return "\n".join(lines)

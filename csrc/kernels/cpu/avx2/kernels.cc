@@ -5,6 +5,7 @@
 #include "kernels/dispatch/kernel_table.h"
 #include "kernels/cpu/simd/lane_math-inl.h"
 #include "kernels/cpu/simd/elementwise-inl.h"
+#include "kernels/cpu/simd/recurrence-inl.h"
 #include "kernels/cpu/simd/quantize_rows-inl.h"
 #include "kernels/cpu/simd/vocab-inl.h"
 #include "kernels/cpu/simd/linear_float-inl.h"
