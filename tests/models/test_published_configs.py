@@ -201,7 +201,10 @@ def test_a_published_value_changed_by_one(name: str) -> None:
 
 def unused(config: dict[str, Any], part: dict[str, Any]) -> set[str]:
     """What this file itself makes meaningless: a text model's sizes and type at the top, the factor of a dynamic scaling with alpha,
-    LLaMA's kind of a text model, the size of layers without experts where there are none."""
+    LLaMA's kind of a text model, the size of layers without experts where there are none; and of two statements about tied embeddings
+    that contradict each other the stored tensors decide."""
+    if "text_config" in config and all("tie_word_embeddings" in each for each in (config, config["text_config"])):
+        return {"model_type", "architectures", "tie_word_embeddings"} if part is config else {"architectures", "tie_word_embeddings"}
     if "moe_intermediate_size" in part and "first_k_dense_replace" not in part:
         return {"intermediate_size"}
     if part is config and "text_config" in config:

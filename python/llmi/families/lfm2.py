@@ -101,7 +101,11 @@ def lfm2(c: Config) -> ModelSpec:
     spec = _with_convs(c, Style(head_norms=True, names=NAMES, gguf_names=GGUF_NAMES))
     if c.is_gguf:
         return spec
-    size = c.optional_integer("block_ff_dim") or c.positive("intermediate_size", 12288)
+    size = c.positive("intermediate_size", 12288)
+    if (stated := c.optional_integer("block_ff_dim")) is not None:
+        if c.has("intermediate_size") and stated != size:
+            c.contradiction(c.name("block_ff_dim"), c.name("intermediate_size"))
+        size = c.positive("block_ff_dim")
     if c.boolean("block_auto_adjust_ff_dim", True):
         size = math.floor(2 * size / 3)
         multiple, factor = c.positive("block_multiple_of", 256), positive(c, "block_ffn_dim_multiplier", 1.0)

@@ -107,6 +107,13 @@ STATED: Final[dict[str, Callable[[ModelSpec], Value]]] = {
     "head_dim": lambda spec: spec.head_dim,
     "attention_head_dim": lambda spec: spec.head_dim,
     "num_key_value_heads": lambda spec: spec.num_kv_heads,
+    "num_heads": lambda spec: spec.num_heads,
+    "block_dim": lambda spec: spec.hidden_size,
+    "conv_dim": lambda spec: spec.hidden_size,
+    "conv_dim_out": lambda spec: spec.hidden_size,
+    "block_norm_eps": lambda spec: spec.final_norm.eps,
+    "block_use_swiglu": lambda spec: _same(layer.mlp.gated and layer.mlp.activation == "silu" for layer in spec.layers),
+    "use_pos_enc": _rotary,
     "logit_scale": lambda spec: spec.head.scale,
 }
 
