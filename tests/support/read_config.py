@@ -33,10 +33,11 @@ EXPERTS: dict[str, dict[str, Any]] = {
     "PhiMoEForCausalLM": LOCAL_EXPERTS,
     "Ernie4_5_MoeForCausalLM": {"moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 32},
     "Qwen3_5MoeForCausalLM": SMALL_EXPERTS,
+    "Lfm2MoeForCausalLM": SMALL_EXPERTS,
     "Qwen3NextForCausalLM": SMALL_EXPERTS,
     "Glm4MoeForCausalLM": {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "first_k_dense_replace": 1},
 }
-GGUF_EXPERTS = ["qwen2moe", "qwen3moe", "qwen3vlmoe", "olmoe", "gpt-oss", "granitemoe", "ernie4_5-moe", "glm4moe", "qwen35moe"]
+GGUF_EXPERTS = ["qwen2moe", "qwen3moe", "qwen3vlmoe", "olmoe", "gpt-oss", "granitemoe", "ernie4_5-moe", "glm4moe", "qwen35moe", "lfm2moe"]
 Shapes = Mapping[str, tuple[int, ...]]
 
 

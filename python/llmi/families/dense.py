@@ -172,14 +172,19 @@ def dense(c: Config, style: Style, *, theta: float | None = 10000.0, partial: fl
     return Tensors(c, style, spec).fill()
 
 
+def num_layers(c: Config) -> int:
+    """num_hidden_layers, refused where no model has as many."""
+    layers = c.integer("num_hidden_layers")
+    if not 1 <= layers <= MAX_LAYERS:
+        c.refuse("num_hidden_layers", f"num_hidden_layers = {layers} is outside [1, {MAX_LAYERS}]")
+    return layers
+
+
 def _sizes(c: Config) -> ModelSpec:
     spec = ModelSpec(hidden_size=c.positive("hidden_size"), num_heads=c.positive("num_attention_heads"))
     if spec.num_heads > MAX_HEADS:
         c.refuse("num_attention_heads", f"num_attention_heads = {spec.num_heads} is outside [1, {MAX_HEADS}]")
-    layers = c.integer("num_hidden_layers")
-    if not 1 <= layers <= MAX_LAYERS:
-        c.refuse("num_hidden_layers", f"num_hidden_layers = {layers} is outside [1, {MAX_LAYERS}]")
-    spec.layers = [LayerSpec() for _ in range(layers)]
+    spec.layers = [LayerSpec() for _ in range(num_layers(c))]
     kv_heads = c.integer("num_key_value_heads", spec.num_heads) if c.is_gguf else c.optional_integer("num_key_value_heads")
     spec.num_kv_heads = spec.num_heads if kv_heads is None else kv_heads
     if spec.num_kv_heads < 1 or spec.num_heads % spec.num_kv_heads != 0:

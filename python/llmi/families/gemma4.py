@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 from llmi.families.config import Config, Value
-from llmi.families.dense import Style, Tensors, dense
+from llmi.families.dense import Style, Tensors, dense, num_layers
 from llmi.families.experts import ExpertTensors, between, sizes_of
 from llmi.families.gemma import KEYS, biases_of
 from llmi.families.layers import FULL, SLIDING, every, f32, kinds_of, soft_cap, use_ropes, use_windows
@@ -76,7 +76,7 @@ _OF_READERS = ("self_attn.{}_proj.*", "self_attn.{}_norm.*"), ("attn_{}.*", "att
 )
 def gemma4(c: Config) -> ModelSpec:
     """Gemma 4's text model."""
-    number = c.positive("num_hidden_layers")
+    number = num_layers(c)
     sizes = _of_layers(c, "intermediate_size", number) if c.is_gguf else []
     kv_heads = _of_layers(c, "num_key_value_heads", number) if c.is_gguf else []
     style = Style(order="sandwich", activation="gelu_pytorch_tanh", head_norms=True, biases=biases_of(c), experts=True)

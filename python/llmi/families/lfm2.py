@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from llmi.families.config import Config
-from llmi.families.dense import Style, Tensors, dense
+from llmi.families.dense import Style, Tensors, dense, num_layers
 from llmi.families.experts import ExpertTensors, between, sizes_of
 from llmi.families.layers import FULL, positive
 from llmi.families.registry import family
@@ -53,7 +53,7 @@ DEFAULTS: Final[dict[str, float | bool]] = {
 
 def _kinds(c: Config) -> list[str]:
     """The kind of each layer. Of a GGUF those are convolutions that have no KV heads; the number is then that of the others."""
-    number, key = c.integer("num_hidden_layers"), "num_key_value_heads"
+    number, key = num_layers(c), "num_key_value_heads"
     if c.is_gguf:
         heads = c.find(key)
         if not isinstance(heads, list):
