@@ -258,7 +258,15 @@ GEMMA4: dict[str, dict[str, Any]] = {
     | {"enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 32}
     | {"num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2},
 }
-SEEDS = {"gemma4_text-26b": 26, "qwen2_moe": 2, "granitemoeshared": 1, "ernie4_5_moe": 2, "glm4_moe": 2, "lfm2_moe": 1}
+SEEDS = {
+    "qwen3_5_moe_text": 9,
+    "gemma4_text-26b": 26,
+    "qwen2_moe": 2,
+    "granitemoeshared": 1,
+    "ernie4_5_moe": 2,
+    "glm4_moe": 2,
+    "lfm2_moe": 1,
+}
 
 UNEVEN = {"sliding_window": WINDOW + 1}
 #: Mistakes that a reader of these families could make, as changes of the config: each must move the logits, else the tiny model does not
