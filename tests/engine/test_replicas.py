@@ -190,18 +190,23 @@ def test_a_replica_that_dies_or_stands_still_costs_no_token(alone: LLM, llm: LLM
     stop = Stop(llm, signal_number)
     texts: dict[tuple[int, int], str] = {}
     ids: dict[tuple[int, int], list[int]] = {}
-    stream = llm.stream(PROMPTS, **params)
-    stop.strike()
-    for chunk in stream:
-        key = (chunk.request_index, chunk.index)
-        texts[key] = texts.get(key, "") + chunk.text
-        ids.setdefault(key, []).extend(chunk.token_ids)
+    for _ in range(5):  # on a busy machine the answers may be whole before a replica could be hit
+        texts.clear()
+        ids.clear()
+        stream = llm.stream(PROMPTS, **params)
         stop.strike()
-        if signal_number is signal.SIGSTOP:
-            for replica in stop.hit:
-                if replica.pid == stop.pids[replica]:
-                    replica.tick()
-    assert stream.outputs == want
+        for chunk in stream:
+            key = (chunk.request_index, chunk.index)
+            texts[key] = texts.get(key, "") + chunk.text
+            ids.setdefault(key, []).extend(chunk.token_ids)
+            stop.strike()
+            if signal_number is signal.SIGSTOP:
+                for replica in stop.hit:
+                    if replica.pid == stop.pids[replica]:
+                        replica.tick()
+        assert stream.outputs == want
+        if stop.hit or name in ("beams", "contrast"):
+            break
     if name not in ("beams", "contrast"):
         assert stop.hit, "none was hit"
         wanted = {(i, c.index): c for i, output in enumerate(want) for c in output.outputs}

@@ -209,7 +209,7 @@ void AttentionDigests(const KernelContext& context) {
   const std::vector<int32_t> parents = {-1, 0, 0, 1, 1, 2, -1, 6, 7};
   for (KvType type : {KvType::kF16, KvType::kF32, KvType::kInt8, KvType::kBF16, KvType::kF8}) {
     for (int64_t window : {0, 40}) {
-      KvCache cache(KvGroups({window}, kKvHeads, kHeadDim, type, 16), 20);
+      KvCache cache(KvGroups(KvLayers({window}, kKvHeads, kHeadDim), type, 16), 20);
       KvSequence sequence;
       cache.Init(&sequence);
       if (!cache.TryReserve(&sequence, kSlots)) return;
