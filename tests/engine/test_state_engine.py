@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import llmi
-from features import expect_short_answers, one_by_one, there
+from features import expect_short_answers, mixed_params, one_by_one, there
 from llmi import LLM, PromptLookup, SamplingParams, SpeculativeConfig, TokenTree
 from llmi.testing import assert_same_tokens
 from tiny_families import make
@@ -25,13 +25,7 @@ TOKENS = [(7 * i + 3) % 257 for i in range(150)]
 def requests() -> tuple[list[list[int]], list[SamplingParams]]:
     rng = np.random.default_rng(5)
     prompts = [(rng.integers(1, 257, size=2 + i % 9).tolist() * 9)[: 3 + (5 * i) % 60] for i in range(NUM_REQUESTS)]
-    params = [
-        SamplingParams(
-            temperature=[0.0, 0.7, 1.2][i % 3], top_k=5 * (i % 2), max_tokens=5 + 8 * (i % 4), seed=i, logprobs=3, ignore_eos=True
-        )
-        for i in range(NUM_REQUESTS)
-    ]
-    return prompts, params
+    return prompts, mixed_params(NUM_REQUESTS)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,33 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmi.families.reader import Reading
-from spec_float64 import Interpreter, Spec
-from tiny_families import EXPERTS, NEAREST, NUM_TOKENS, TOKENS, make
+from family_specs import SEEN, check_meaning, interpreter
+from spec_float64 import Spec
+from tiny_families import EXPERTS, TOKENS, make
 
 pytestmark = pytest.mark.parity
-SEEN = 1e-3  # ten times what the comparison of the engine allows
-
-
-def interpreter(path: Path) -> Interpreter:
-    from safetensors.numpy import load_file
-
-    tensors = load_file(path / "model.safetensors")
-    shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    config: dict[str, Any] = json.loads((path / "config.json").read_text())
-    spec = Reading(config, "config.json", shapes, {}, NUM_TOKENS + 1).of_config_json()
-    used = {name.replace("{expert}", "0") for name in spec.tensor_names()}
-    assert used <= set(tensors)
-    return Interpreter(json.loads(spec.to_json()), tensors)
 
 
 @pytest.mark.parametrize("name", EXPERTS)
 def test_the_spec_means_what_transformers_computes(name: str, families: Path) -> None:
-    family = make(name, families)
-    model = interpreter(family.path)
-    difference = float(np.abs(model.logits(TOKENS) - family.float64).max())
-    print(f"{name}: {difference:.1e}, nearest to another choice {model.margin:.1e}")
-    assert difference < 1e-5 and model.margin >= NEAREST
+    check_meaning(make(name, families))
 
 
 Change = Callable[[Spec], object]

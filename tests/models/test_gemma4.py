@@ -12,26 +12,25 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from family_specs import SEEN, check_meaning, interpreter
 from features import there
 from llmi import LLM, SamplingParams
 from llmi.errors import LlmiError
 from llmi.families.reader import Reading
 from llmi.models.inspection import inspect_model
 from spec_float64 import Spec
-from test_expert_cards import interpreter, swap
+from test_expert_cards import swap
 from test_families import distances, own_logits
-from tiny_families import GEMMA4, NEAREST, NUM_TOKENS, TOKENS, make
+from tiny_families import GEMMA4, NUM_TOKENS, TOKENS, make
 
 pytestmark = pytest.mark.parity
 Array = np.ndarray[Any, Any]
-SEEN = 1e-3  # ten times what the comparison of the engine allows
 
 
 @pytest.mark.parametrize("name", GEMMA4)
 def test_the_spec_means_what_transformers_computes(name: str, families: Path) -> None:
     family = make(name, families)
-    model = interpreter(family.path)
-    assert float(np.abs(model.logits(TOKENS) - family.float64).max()) < 1e-9 and model.margin >= NEAREST
+    check_meaning(family, most=1e-9)
     named = {name.replace("{expert}", "0") for name in Reading(*_read(family.path)).of_config_json().tensor_names()}
     assert named == set(load_file(family.path / "model.safetensors")), "every tensor has a role"
 

@@ -15,12 +15,12 @@ import pytest
 import family_gguf
 import llmi
 from decoders import logits_of
+from family_specs import SEEN, check_meaning, interpreter
 from llmi import LLM, SamplingParams, _core
 from spec_float64 import Array, Interpreter, Spec
-from test_expert_cards import SEEN, interpreter
 from test_families import ALLOWED, distances, own_logits
 from test_state_cards import changed
-from tiny_families import MAMBA, NEAREST, RECURRENT, TOKENS, Family, make
+from tiny_families import MAMBA, RECURRENT, TOKENS, Family, make
 
 pytestmark = pytest.mark.parity
 NAMES = [*RECURRENT, "granite"]
@@ -41,11 +41,7 @@ def test_logits_of_the_family(name: str, families: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_spec_means_what_transformers_computes(name: str, families: Path) -> None:
-    family = made(name, families)
-    model = interpreter(family.path)
-    difference = float(np.abs(model.logits(TOKENS) - family.float64).max())
-    print(f"{name}: {difference:.1e}, nearest to another choice {model.margin:.1e}")
-    assert difference < 1e-5 and model.margin >= NEAREST
+    check_meaning(made(name, families))
 
 
 @pytest.mark.parametrize("name", ["qwen3_5_text", "qwen3_5_moe_text"])

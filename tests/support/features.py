@@ -38,6 +38,16 @@ def one_by_one(llm: LLM, prompts: list[list[int]], params: list[Any], **options:
     return Outputs(llm.generate([prompt], one, **options)[0] for prompt, one in zip(prompts, params, strict=True))
 
 
+def mixed_params(number: int) -> list[SamplingParams]:
+    """Greedy and drawn, with and without a filter, of four lengths."""
+    return [
+        SamplingParams(
+            temperature=[0.0, 0.7, 1.2][i % 3], top_k=5 * (i % 2), max_tokens=5 + 8 * (i % 4), seed=i, logprobs=3, ignore_eos=True
+        )
+        for i in range(number)
+    ]
+
+
 def expect_short_answers(llm: LLM) -> LLM:
     """Answers that end at once: admission then reckons with such, and a crowd of long ones meets preemption."""
     llm.generate([[1]] * 40, max_tokens=32, stopping_criteria=[lambda _: True], use_tqdm=False)
