@@ -9,6 +9,7 @@
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/bf16_matrices.h"
 #include "kernels/cuda/block.h"
+#include "kernels/cuda/kv_parts.h"
 #include "kernels/layout/kv_layout.h"
 
 namespace llmi::cuda {
@@ -51,30 +52,18 @@ struct Bf16SpanParts {
     LLMI_HD int FirstMade() const { return made > sight.begin ? made : sight.begin; }
     LLMI_HD int NumMade() const { return sight.end > FirstMade() ? sight.end - FirstMade() : 0; }
   };
-  // What a part of K or V holds: of K all tiles.
-  struct Part {
-    bool is_key;
-    int dim_begin;
-    int num_dims;
-    int tile_begin;
-  };
+
+  using Cut = KvParts<kKeyDims, kValueDims, kValueTiles>;
+  using Part = Cut::Part;
 
   AttentionPlan plan;
   int64_t num_blocks;
 
   LLMI_HD int HeadDim() const { return plan.args.kv.head_dim; }
   LLMI_HD int64_t GroupHeads() const { return plan.args.num_heads / plan.args.kv.num_kv_heads; }
-  LLMI_HD int NumKeyParts() const { return (HeadDim() + kKeyDims - 1) / kKeyDims; }
-  LLMI_HD int NumParts() const { return NumKeyParts() + (HeadDim() + kValueDims - 1) / kValueDims * (kTiles / kValueTiles); }
-  LLMI_HD Part PartOf(int number) const {
-    constexpr int kPerPass = kTiles / kValueTiles;
-    const int index = number - NumKeyParts();
-    const bool is_key = index < 0;
-    const int most = is_key ? kKeyDims : kValueDims;
-    const int dim_begin = (is_key ? number : index / kPerPass) * most;
-    const int num_dims = HeadDim() - dim_begin < most ? HeadDim() - dim_begin : most;
-    return {is_key, dim_begin, num_dims, is_key ? 0 : index % kPerPass * kValueTiles};
-  }
+  LLMI_HD int NumKeyParts() const { return Cut{HeadDim()}.NumKeyParts(); }
+  LLMI_HD int NumParts() const { return Cut{HeadDim()}.NumParts(); }
+  LLMI_HD Part PartOf(int number) const { return Cut{HeadDim()}.PartOf(number); }
   LLMI_HD const AttentionSegment& Segment(const Work& work) const { return plan.args.segments[plan.row_segments[work.rows.row_begin]]; }
 
   // Queries of the launch's piece `index` from `first` on.

@@ -14,6 +14,7 @@
 #include "kernels/cpu/reference/lanes.h"
 #include "kernels/cuda/async_copy.h"
 #include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/kv_parts.h"
 #include "kernels/cuda/kv_words.h"
 #include "kernels/cuda/sight.h"
 #include "kernels/cuda/warp.h"
@@ -62,6 +63,8 @@ struct PromptAttentionKernel {
     float keep[kQueries], add[kQueries];  // factors that merge a span to those before
   };
   static constexpr size_t kSharedBytes = sizeof(Shared);
+
+  using Cut = KvParts<kKeyDims, kValueDims, kValueTiles>;
 
   AttentionPlan plan;
   const RowGroup* groups;
@@ -156,9 +159,8 @@ struct PromptAttentionKernel {
     const int left = work.rows.num_rows * static_cast<int>(GroupHeads()) - work.first;
     return left < kQueries ? left : kQueries;
   }
-  LLMI_HD int NumKeyParts() const { return (HeadDim() + kKeyDims - 1) / kKeyDims; }
-  LLMI_HD int NumParts() const { return NumKeyParts() + (HeadDim() + kValueDims - 1) / kValueDims * (kTiles / kValueTiles); }
-  LLMI_HD static int Least(int a, int b) { return a < b ? a : b; }
+  LLMI_HD int NumKeyParts() const { return Cut{HeadDim()}.NumKeyParts(); }
+  LLMI_HD int NumParts() const { return Cut{HeadDim()}.NumParts(); }
 
   template <typename Block>
   LLMI_HD void Enter(const Block& block, const Work& work, int64_t span, Span* to) const {
@@ -180,9 +182,8 @@ struct PromptAttentionKernel {
   template <typename Copies>
   LLMI_HD void CopyPart(const Work& work, const Span& span, int part, int own_thread, Copies* copies, Slot* slot) const {
     const auto thread = static_cast<int>(ComputedHere(static_cast<unsigned>(own_thread)));  // else addresses stay in registers
-    if (part < NumKeyParts()) {
-      const int dim_begin = part * kKeyDims;
-      const int num_dims = Least(HeadDim() - dim_begin, kKeyDims);
+    const auto [is_key, dim_begin, num_dims, tile_begin] = Cut{HeadDim()}.PartOf(part);
+    if (is_key) {
       constexpr int kUnits = kKeyDims * kKeyRow / 16;  // of a tile
       LLMI_ROLL
       for (int i = thread; i < kTiles * kUnits; i += kThreads) {
@@ -199,10 +200,6 @@ struct PromptAttentionKernel {
       copies->Copy(&slot->queries[query][d / 4], q, wanted);
       return;
     }
-    const int number = part - NumKeyParts();
-    const int dim_begin = number / (kTiles / kValueTiles) * kValueDims;
-    const int tile_begin = number % (kTiles / kValueTiles) * kValueTiles;
-    const int num_dims = Least(HeadDim() - dim_begin, kValueDims);
     constexpr int kUnits = kValueRow / 16;  // of a position
     LLMI_ROLL
     for (int i = thread; i < kValueTiles * kTile * kUnits; i += kThreads) {
@@ -220,7 +217,7 @@ struct PromptAttentionKernel {
       for (int i = 0; i < kOwnQueries * 4; ++i) sums->of[i / 4][i % 4] = 0.0f;
     }
     const uint8_t* keys = slot.values + column / 4 * kKeyStride + column % 4 * 8;
-    const int num_dims = Least(HeadDim() - part * kKeyDims, kKeyDims);
+    const int num_dims = Cut{HeadDim()}.PartOf(part).num_dims;
     LLMI_ROLL
     for (int d = 0; d < num_dims; d += 4) {
       float k[4][4];

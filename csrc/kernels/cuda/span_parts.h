@@ -13,6 +13,7 @@
 #include "kernels/cpu/reference/kv_store.h"
 #include "kernels/cuda/async_copy.h"
 #include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/kv_parts.h"
 #include "kernels/cuda/kv_words.h"
 #include "kernels/layout/kv_layout.h"
 
@@ -56,29 +57,17 @@ struct SpanParts {
     bool writes;         // the row's own position, which is the last one seen, to the cache
   };
 
+  using Cut = KvParts<kKeyDims, kValueDims, kValueTiles>;
+  using Part = typename Cut::Part;
+
   AttentionPlan plan;
   int64_t num_blocks;
   int64_t chunks;  // of a KV head's heads
 
   LLMI_HD int HeadDim() const { return plan.args.kv.head_dim; }
-  LLMI_HD int NumKeyParts() const { return (HeadDim() + kKeyDims - 1) / kKeyDims; }
-  LLMI_HD int NumParts() const { return NumKeyParts() + (HeadDim() + kValueDims - 1) / kValueDims * (kTiles / kValueTiles); }
-  // What a part of K or V holds: of K all tiles.
-  struct Part {
-    bool is_key;
-    int dim_begin;
-    int num_dims;
-    int tile_begin;
-  };
-  LLMI_HD Part PartOf(int number) const {
-    constexpr int kPerPass = kTiles / kValueTiles;
-    const int index = number - NumKeyParts();
-    const bool is_key = index < 0;
-    const int most = is_key ? kKeyDims : kValueDims;
-    const int dim_begin = (is_key ? number : index / kPerPass) * most;
-    const int num_dims = HeadDim() - dim_begin < most ? HeadDim() - dim_begin : most;
-    return {is_key, dim_begin, num_dims, is_key ? 0 : index % kPerPass * kValueTiles};
-  }
+  LLMI_HD int NumKeyParts() const { return Cut{HeadDim()}.NumKeyParts(); }
+  LLMI_HD int NumParts() const { return Cut{HeadDim()}.NumParts(); }
+  LLMI_HD Part PartOf(int number) const { return Cut{HeadDim()}.PartOf(number); }
 
   LLMI_HD const AttentionSegment& Segment(const Work& work) const { return plan.args.segments[plan.row_segments[work.row]]; }
 
