@@ -53,7 +53,7 @@ struct EngineOptions {
   int64_t max_model_len = 0;            // 0: the model's limit, or what the cache holds
   double gpu_memory_utilization = 0.9;  // share of a GPU's memory that may be in use, weights and other programs included
   bool prefix_caching = true;
-  int64_t state_snapshot_interval = 0;  // the prefix cache gets states after each multiple of so many tokens, too; 0: of prompts alone
+  int64_t state_snapshot_interval = 0;  // tokens between the prefix cache's snapshots of states; 0: at the end of a prompt alone
   bool audit_each_step = false;
   bool small_heads = true;
 

@@ -178,7 +178,7 @@ struct MoeSpec {
   RouterSpec router;
   MlpSpec expert;
   LinearSpec shared_gate;  // [1, hidden]; multiplied in fp32
-  // Of a layer whose experts stand beside its MLP (Gemma 4): they read this norm of the stream rather than mlp_norm.
+  // For a layer with both experts and an MLP (Gemma 4): the experts read this norm of the stream instead of mlp_norm.
   NormSpec norm;
   NormSpec post_norm;         // of the sum of the experts
   NormSpec shared_post_norm;  // of what LayerSpec::mlp returns

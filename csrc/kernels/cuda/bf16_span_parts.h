@@ -1,5 +1,5 @@
-// The pieces of work of Bf16SpanKernel and the parts of K and V through which a block goes: where they lie in memory and in a slot of
-// shared memory, how they are copied there, and what comes from elsewhere, as in span_parts.h.
+// The work items of Bf16SpanKernel, and the parts of K and V that a block loads one after the other: their addresses in memory and in a
+// slot of shared memory, how they are copied, and which values are computed instead, as in span_parts.h.
 #pragma once
 
 #include <cstddef>

@@ -187,8 +187,8 @@ class TakesOptions:
             int,
             about(
                 Whole(0, _LIMIT, "a multiple of 16 in [0, 1,048,576]", step=16),
-                "For models whose layers have states: the prefix cache gets a snapshot of them after each multiple of so many tokens,"
-                " too; a multiple of block_size. 0: of prompts alone. `llmi inspect` names the memory of one.",
+                "For models whose layers have states: the number of tokens between the snapshots of them that the prefix cache keeps,"
+                " a multiple of block_size. 0: it keeps those at the end of a prompt alone. `llmi inspect` names the memory of one.",
                 passed_on=True,
             ),
         ] = 0,
