@@ -8,8 +8,8 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -139,38 +139,35 @@ def test_a_receipt_is_verified_by_one_engine(client: Client, plain: Client) -> N
     assert Receipt(answer["llmi"]["receipt"]).verify(plain.llm)
 
 
-def strike_once(client: Client, signal_number: signal.Signals) -> tuple[threading.Thread, list[int]]:
-    """A thread that stops or kills the first replica of which tokens have come."""
-    hit: list[int] = []
+@contextmanager
+def strike_once(client: Client, signal_number: signal.Signals) -> Iterator[list[int]]:
+    """Stops or kills the first replica whose tokens come, as soon as they are there; gives its pid. What it says later is lost."""
+    assert isinstance(client.llm, Front)
+    router, hit = client.llm._front_router, list[int]()
+    taken = router.take
 
-    def strike() -> None:
-        def found() -> bool:
-            for replica in replicas_of(client):
-                if any(entry.has_begun for entry in list(replica.under_way.values())):
-                    os.kill(replica.pid, signal_number)
-                    hit.append(replica.pid)
-                    return True
-            return False
-
-        wait_until(found)
-        if signal_number is signal.SIGSTOP:
-            for replica in replicas_of(client):
+    def take(replica: Replica, events: list[dict[str, Any]]) -> None:
+        if replica.pid in hit:
+            return
+        taken(replica, events)
+        if not hit and any(entry.has_begun for entry in list(replica.under_way.values())):
+            hit.append(replica.pid)
+            os.kill(replica.pid, signal_number)
+            if signal_number is signal.SIGSTOP:
                 for _ in range(7):
-                    if replica.pid in hit:
-                        replica.tick()
+                    replica.tick()
 
-    thread = threading.Thread(target=strike)
-    thread.start()
-    return thread, hit
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(router, "take", take)
+        yield hit
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda number: number.name)
 @pytest.mark.parametrize("name", BODIES)
 def test_a_stream_goes_on_behind_its_last_token(client: Client, plain: Client, name: str, signal_number: signal.Signals) -> None:
     path, body = BODIES[name]
-    thread, hit = strike_once(client, signal_number)
-    told = joined(stream(client, path, body))
-    thread.join()
+    with strike_once(client, signal_number) as hit:
+        told = joined(stream(client, path, body))
     assert len(hit) == 1
     assert told == joined(stream(plain, path, body))
     states = client.get("/llmi/replicas").json()["data"]
@@ -179,9 +176,8 @@ def test_a_stream_goes_on_behind_its_last_token(client: Client, plain: Client, n
 
 def test_a_whole_answer_goes_on_too(client: Client, plain: Client) -> None:
     path, body = BODIES["chat"]
-    thread, hit = strike_once(client, signal.SIGKILL)
-    assert normal(client.ok(path, body)) == normal(plain.ok(path, body))
-    thread.join()
+    with strike_once(client, signal.SIGKILL) as hit:
+        assert normal(client.ok(path, body)) == normal(plain.ok(path, body))
     assert len(hit) == 1
 
 
@@ -205,9 +201,9 @@ def test_other_verifications_end_once_a_token_is_out(model: Path) -> None:
     with Front(model, data_parallel_size=2, speculative_config=config, **ARGUMENTS) as front:
         client = Client(front)
         assert client.get("/v1/models").json()["data"][0]["system_fingerprint"] is None
-        thread, _ = strike_once(client, signal.SIGKILL)
-        text = stream(client, "/v1/completions", {"prompt": [5, 9, 2], "max_tokens": 900, **LONG})
-        thread.join()
+        with strike_once(client, signal.SIGKILL) as hit:
+            text = stream(client, "/v1/completions", {"prompt": [5, 9, 2], "max_tokens": 900, **LONG})
+        assert len(hit) == 1
         assert "depend on its drafts" in text and "engine_unavailable" in text
 
 
