@@ -143,7 +143,7 @@ def test_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, smollm_path: Pat
     assert "not in the cache" in llmi("cache", "rm", "smollm2-135m-instruct", check=2).stderr
 
 
-@pytest.mark.parametrize("command", ["chat", "generate", "bench", "train-heads", "serve", "batch", "inspect"])
+@pytest.mark.parametrize("command", ["chat", "generate", "bench", "eval", "train-heads", "serve", "batch", "inspect"])
 def test_engine_options_are_flags(command: str) -> None:
     """Those that the table gives the command, read as LLM reads them, and as LLM has them where they are not given."""
     parser = argparse.ArgumentParser()

@@ -179,4 +179,20 @@ BUGS = [
         'why := ""',
         "server/test_server_replicas.py",
     ),
+    Mutant(
+        "of equal scores the first goes",
+        "python/llmi/compress/masks.py",
+        "prune_mask",
+        'groups.shape[1] - 1 - np.argsort(groups[:, ::-1], axis=1, kind="stable")',
+        'np.argsort(groups, axis=1, kind="stable")',
+        "compress/test_arithmetic.py",
+    ),
+    Mutant(
+        "the divergence the other way round",
+        "python/llmi/compress/evaluation.py",
+        "_measure",
+        "(np.exp(other) * gap)",
+        "(np.exp(law) * -gap)",
+        "compress/test_evaluation.py",
+    ),
 ]

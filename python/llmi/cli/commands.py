@@ -1,4 +1,4 @@
-"""The command line: llmi chat | generate | serve | batch | inspect | doctor | bench | train-heads | conformance | replay | cache."""
+"""The command line: llmi chat | generate | serve | batch | inspect | doctor | bench | eval | train-heads | conformance | replay | cache."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from llmi.cli.capacity import parse_rate
 from llmi.cli.conformance import add_conformance_options, conformance
 from llmi.cli.console import OutputError, finish, is_terminal, note, prepare_streams, read_input, show, typed_text
 from llmi.cli.engine_flags import add_engine_flags, given_engine_options
+from llmi.cli.evaluate import add_eval_options, run_eval
 from llmi.cli.sampling_flags import add_flags, given
 from llmi.cli.serve import add_options as add_serve_options
 from llmi.cli.serve import run_serve
@@ -70,6 +71,13 @@ def _parser() -> argparse.ArgumentParser:
     add_inspect_options(inspect)
     commands.add_parser("doctor", help="what runs on this machine", description="What runs on this machine, and why.")
     _add_bench(commands)
+    add_eval_options(
+        commands.add_parser(
+            "eval",
+            help="what a smaller model costs, beside its base",
+            description="Perplexity, divergence from a base, equal answers, bytes and speed of models, in one table.",
+        )
+    )
     training = commands.add_parser(
         "train-heads",
         help="a drafter for a model, trained on its own text",
@@ -316,6 +324,7 @@ COMMANDS = {
     "inspect": _inspect,
     "doctor": _doctor,
     "bench": _bench,
+    "eval": run_eval,
     "train-heads": lambda arguments: train(arguments, _load),
     "conformance": conformance,
     "replay": _replay,

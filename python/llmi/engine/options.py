@@ -28,7 +28,7 @@ _MANY = Maybe(Whole(1, _BYTES, "None or an integer of 1 or more"))
 # Commands, by the flags that they have.
 _SERVERS = ("serve", "batch")
 _RUNNERS = ("chat", "generate", "bench")
-_LOADERS = (*_RUNNERS, "train-heads")
+_LOADERS = (*_RUNNERS, "train-heads", "eval")
 
 
 def _is_policy(value: object) -> bool:
@@ -86,7 +86,7 @@ class TakesOptions:
             about(
                 Maybe(Choice(("q8_0", "q4_0"), unavailable_in="LLM", says="None, q8_0 or q4_0")),
                 "Quantise weights while they are loaded. 'q8_0' those stored as floats, 'q4_0' those of more than five bits; others stay.",
-                flag_of=_SERVERS,
+                flag_of=(*_SERVERS, "eval"),
             ),
         ] = None,
         activation_bits: Annotated[
@@ -97,7 +97,7 @@ class TakesOptions:
                 " setting: batches and prompts take about two thirds of the time. One sequence takes a few per cent less, and answers may"
                 " differ. Models without such layers round nothing, and refuse a given 16.",
                 passed_on=True,
-                flag_of=(*_RUNNERS, *_SERVERS, "inspect"),
+                flag_of=(*_RUNNERS, *_SERVERS, "inspect", "eval"),
             ),
         ] = None,
         kv_cache_dtype: Annotated[
@@ -106,7 +106,7 @@ class TakesOptions:
                 Choice(("auto", *KV_CACHE_DTYPES), _DTYPES),
                 "Type of the KV cache; 'auto': float32 with dtype='float32', else float16. 'int8' holds nearly twice the tokens of float16,"
                 " with a scale for each 16 values; 'fp8' (e4m3, no scale, 448 at most) twice, and less exactly.",
-                flag_of=_SERVERS,
+                flag_of=(*_SERVERS, "eval"),
             ),
         ] = "auto",
         attention_dtype: Annotated[

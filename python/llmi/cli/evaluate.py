@@ -1,0 +1,61 @@
+"""`llmi eval MODEL [MODEL ...]`: perplexity, divergence from a base, answers, bytes and speed in one table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from llmi.cli.console import show
+from llmi.cli.engine_flags import add_engine_flags, given_engine_options
+from llmi.errors import InvalidParamsError
+
+
+def add_eval_options(parser: argparse.ArgumentParser) -> None:
+    """The flags of `llmi eval`."""
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="a .gguf file, a directory, or a name")
+    parser.add_argument("--base", default=argparse.SUPPRESS, help="the model that they are compared with")
+    parser.add_argument("--text", metavar="FILE", default=argparse.SUPPRESS, help="what they are judged on (default: llmi's own text)")
+    parser.add_argument("--window", type=int, default=512, help="tokens of a window")
+    parser.add_argument("--skip", type=int, default=1, help="tokens at each window's beginning that are not scored")
+    parser.add_argument("--answers", type=int, default=0, metavar="N", help="compare N greedy answers, too")
+    parser.add_argument("--output", metavar="FILE", default=argparse.SUPPRESS, help="write the figures here, as JSON")
+    parser.add_argument("--plot", metavar="FILE", default=argparse.SUPPRESS, help="draw KL over bytes (needs matplotlib)")
+    add_engine_flags(parser, "eval")
+
+
+def run_eval(arguments: argparse.Namespace) -> int:
+    """Runs it."""
+    from llmi.compress.evaluation import evaluate_all
+    from llmi.compress.results import differences, plot, table
+    from llmi.models import by_name
+
+    texts = None
+    if hasattr(arguments, "text"):
+        try:
+            texts = Path(arguments.text).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidParamsError(f"--text: {arguments.text} cannot be read: {error}", "text") from None
+    for name in ("output", "plot"):
+        if hasattr(arguments, name) and not Path(getattr(arguments, name)).parent.is_dir():
+            raise InvalidParamsError(f"--{name}: there is no folder {Path(getattr(arguments, name)).parent}", name)
+    results = evaluate_all(
+        [by_name.resolve(name) for name in arguments.models],
+        base=by_name.resolve(arguments.base) if hasattr(arguments, "base") else None,
+        texts=texts,
+        window=arguments.window,
+        skip=arguments.skip,
+        answers=arguments.answers,
+        **given_engine_options(arguments),
+    )
+    show(table(results))
+    for result in results:
+        show(differences(result), end="")
+    try:
+        if hasattr(arguments, "output"):
+            Path(arguments.output).write_text(json.dumps([result.to_dict() for result in results], indent=1) + "\n", encoding="utf-8")
+        if hasattr(arguments, "plot"):
+            plot(results).savefig(arguments.plot)
+    except OSError as error:
+        raise InvalidParamsError(f"{error.filename} cannot be written: {error.strerror}", "output") from None
+    return 0

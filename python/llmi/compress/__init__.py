@@ -1,0 +1,20 @@
+"""The compression lab: make a model smaller, and know what it cost."""
+
+from llmi.compress.absmax import Quantized, absmax_quantize
+from llmi.compress.evaluation import evaluate, evaluate_all
+from llmi.compress.heads import pool_kv_heads
+from llmi.compress.masks import prune_mask
+from llmi.compress.results import Difference, Evaluation
+from llmi.compress.threshold import kl_threshold
+
+__all__ = [
+    "Difference",
+    "Evaluation",
+    "Quantized",
+    "absmax_quantize",
+    "evaluate",
+    "evaluate_all",
+    "kl_threshold",
+    "pool_kv_heads",
+    "prune_mask",
+]
