@@ -2,8 +2,10 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings/bindings.h"
@@ -11,10 +13,42 @@
 #include "bindings/gil.h"
 #include "core/rank_group.h"
 #include "engine/rank_worker.h"
+#include "model/tensor_slots.h"
 
 namespace py = pybind11;
 
 namespace llmi {
+
+namespace {
+
+py::list PlanOf(const ModelSpec& spec, int num_ranks, const std::vector<double>& split) {
+  const RankPlan plan(spec, num_ranks, split);
+  py::list ranks;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    std::map<std::string, std::pair<int64_t, int64_t>> rows;  // by tensor: its rows, and those that the rank holds
+    for (const TensorSlot& slot : TensorSlotsOf(spec)) {
+      if (!slot.is_matrix()) continue;
+      const int64_t of_one = slot.num_experts > 0 ? slot.padded_head_rows : slot.packed_rows();
+      const int64_t held = plan.Rows(slot, rank).size();
+      for (const std::string& name : slot.TensorNames()) {
+        rows[name].first += of_one;
+        rows[name].second += held;
+      }
+    }
+    py::dict held;
+    for (const auto& [name, counts] : rows) held[name.c_str()] = static_cast<double>(counts.second) / static_cast<double>(counts.first);
+    py::list queries, keys;
+    for (const LayerSpec& layer : spec.layers) {
+      queries.append(plan.QueryHeads(layer.attention, rank).size());
+      keys.append(plan.KvHeads(layer.attention, rank).size());
+    }
+    ranks.append(py::dict(py::arg("held") = held, py::arg("query_heads") = queries, py::arg("kv_heads") = keys,
+                          py::arg("hidden") = plan.Hidden(rank).size(), py::arg("vocabulary") = plan.Vocabulary(rank).size()));
+  }
+  return ranks;
+}
+
+}  // namespace
 
 void RegisterRanks(py::module_& module) {
   py::class_<RankGroup, std::shared_ptr<RankGroup>>(module, "RankGroup")
@@ -28,6 +62,14 @@ void RegisterRanks(py::module_& module) {
           py::arg("descriptor"), py::arg("rank"), "Another rank, by rank 0's descriptor.")
       .def_property_readonly("descriptor", &RankGroup::descriptor)
       .def_property_readonly("size", &RankGroup::size)
+      .def_property_readonly(
+          "traffic",
+          [](const RankGroup& group) {
+            const RankGroup::Traffic& traffic = group.traffic();
+            return py::dict(py::arg("num_gathers") = traffic.num_gathers, py::arg("gathered_bytes") = traffic.gathered_bytes,
+                            py::arg("num_tells") = traffic.num_tells, py::arg("told_bytes") = traffic.told_bytes);
+          },
+          "What this rank has taken part in so far.")
       .def("watch", &RankGroup::Watch, py::arg("rank"), py::arg("pid"), "Notices the end of this process, which is to be that rank.")
       .def("leave", &RankGroup::Leave, py::arg("reason"), "Ends the group, for this reason; empty: as it should end.")
       .def(
@@ -49,10 +91,10 @@ void RegisterRanks(py::module_& module) {
   module.def(
       "check_ranks",
       [](const std::string& spec, const std::string& path, int num_ranks, const std::vector<double>& split) {
-        const RankPlan plan(ParseSpec(spec, path), num_ranks, split);
+        return PlanOf(ParseSpec(spec, path), num_ranks, split);
       },
       py::arg("spec"), py::arg("path"), py::arg("num_ranks"), py::arg("split"),
-      "Raises CoreError if so many ranks of these shares cannot compute the model.");
+      "What each rank of these shares holds: a dict a rank. Raises CoreError if they cannot compute the model.");
   module.def(
       "serve_rank",
       [](const ModelFiles& files, const py::kwargs& given) {

@@ -183,8 +183,8 @@ std::unique_ptr<TestDecoder> OpenTestDecoder(const ModelFiles& files, const std:
   keywords.CheckAllKnown();
   KernelContext context = TestContext(table, num_threads);
   ModelSpec model = ParseSpec(spec, files.path());
-  std::unique_ptr<const Ranks> ranks;
-  if (group != nullptr) ranks = std::make_unique<const Ranks>(group, RankPlan(model, group->size(), split));
+  std::unique_ptr<Ranks> ranks;
+  if (group != nullptr) ranks = std::make_unique<Ranks>(group, RankPlan(model, group->size(), split));
   std::unique_ptr<Decoder> decoder =
       LoadDecoder(context, files, std::move(model), ParseWeightFormat(dtype), {}, nullptr, nullptr, std::move(ranks));
   context.wide_activations = HasTwoBytes(activation_bits);

@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -27,6 +28,12 @@ void Read(const py::handle& value, WeightFormat* field) { *field = ParseWeightFo
 void Read(const py::handle& value, KvType* field) { *field = ParseKvType(value.cast<std::string>()); }
 void Read(const py::handle& value, std::shared_ptr<const ModelFiles>* field) { *field = value.cast<std::shared_ptr<ModelFiles>>(); }
 void Read(const py::handle& value, std::shared_ptr<RankGroup>* field) { *field = value.cast<std::shared_ptr<RankGroup>>(); }
+void Read(const py::handle& value, std::function<std::shared_ptr<RankGroup>(const std::string&)>* field) {
+  *field = [restart = std::make_shared<HeldObject>(py::reinterpret_borrow<py::object>(value))](const std::string& reason) {
+    return CallHook(ErrorKind::kWorkerDied, {},
+                    [&] { return CallPython(restart->get(), py::make_tuple(reason)).cast<std::shared_ptr<RankGroup>>(); });
+  };
+}
 void Read(const py::handle& value, SchedulingPolicy* field) { *field = ParsePolicy(value.cast<std::string>()); }
 void Read(const py::handle& value, std::shared_ptr<PolicyHook>* field) {
   *field = std::make_shared<PyPolicy>(py::reinterpret_borrow<py::object>(value));

@@ -21,7 +21,7 @@ enum class ErrorKind {
   kBusy,              // the engine was called from inside one of its own hooks
   kDevice,            // the machine lacks a device or a feature that the options need
   kClosed,            // the engine is closed
-  kWorkerDied,        // another process of the engine has ended; field: its rank
+  kWorkerDied,        // another process of the engine has ended; field: its rank and pid
   kInterrupted,       // the caller no longer waits for the result
   kInternal,          // a broken invariant
 };

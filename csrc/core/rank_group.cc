@@ -19,8 +19,6 @@
 #include <ctime>
 #include <fstream>
 
-#include "core/errors.h"
-
 namespace llmi {
 namespace {
 
@@ -227,6 +225,10 @@ std::string RankGroup::NameOf(int rank) const {
   return "rank " + std::to_string(rank) + (who.pid == 0 ? "" : " (" + who.host + ", process " + std::to_string(who.pid) + ")");
 }
 
+Error RankGroup::Died(int rank, const std::string& how) const {
+  return Error(ErrorKind::kWorkerDied, NameOf(rank) + how, std::to_string(rank) + " " + std::to_string(member(rank).pid));
+}
+
 // Throws if one of the other ranks has left, or its process has ended.
 void RankGroup::CheckOthers() const {
   std::string told;
@@ -235,14 +237,13 @@ void RankGroup::CheckOthers() const {
     const Slot& other = slot(rank);
     if (const uint32_t left = other.left.load(); left != kStays) {
       const std::string reason(other.reason, strnlen(other.reason, sizeof other.reason));
-      if (left == kLeft)
-        throw Error(ErrorKind::kWorkerDied, NameOf(rank) + (reason.empty() ? " has ended" : ": " + reason), std::to_string(rank));
+      if (left == kLeft) throw Died(rank, reason.empty() ? " has ended" : ": " + reason);
       told = reason;
       continue;
     }
     pollfd process = {watched_[static_cast<size_t>(rank)], POLLIN, 0};
     if (process.fd < 0 || poll(&process, 1, 0) <= 0) continue;
-    throw Error(ErrorKind::kWorkerDied, NameOf(rank) + " was ended" + HowItEnded(process.fd), std::to_string(rank));
+    throw Died(rank, " was ended" + HowItEnded(process.fd));
   }
   if (!told.empty()) throw Error(ErrorKind::kWorkerDied, told);
 }
@@ -262,8 +263,7 @@ void RankGroup::WaitFor(int rank, uint32_t number) {
       CheckOthers();
       if (on_wait_) on_wait_();
       if (rank_ == 0 && IsStopped(other.pid)) {
-        if (stood_ns > kMostStandNs)
-          throw Error(ErrorKind::kWorkerDied, NameOf(rank) + " was stopped, and stood still for 5 s", std::to_string(rank));
+        if (stood_ns > kMostStandNs) throw Died(rank, " was stopped, and stood still for 5 s");
         stood_ns += look;
       }
       SleepOn(other.arrived, seen, look);
@@ -306,6 +306,12 @@ void RankGroup::GatherPiece(uint8_t* buffer, std::span<const Block> blocks, int6
 }
 
 void RankGroup::Gather(void* buffer, std::span<const Block> blocks, bool to_first) {
+  traffic_.gathered_bytes += Exchange(buffer, blocks, to_first);
+  ++traffic_.num_gathers;
+}
+
+// Returns the bytes of all blocks.
+int64_t RankGroup::Exchange(void* buffer, std::span<const Block> blocks, bool to_first) {
   if (left_) throw Error(ErrorKind::kWorkerDied, "the group of ranks has ended");
   int64_t size = 0;
   for (const Block& block : blocks) {
@@ -323,11 +329,13 @@ void RankGroup::Gather(void* buffer, std::span<const Block> blocks, bool to_firs
     Leave("its wait was ended");
     throw;
   }
+  return size;
 }
 
 void RankGroup::Tell(void* bytes, int64_t num_bytes) {
   const Block block = {0, 0, num_bytes};
-  Gather(bytes, {&block, 1});
+  traffic_.told_bytes += Exchange(bytes, {&block, 1}, false);
+  ++traffic_.num_tells;
 }
 
 void RankGroup::Leave(const std::string& reason) noexcept { End(reason, kLeft); }

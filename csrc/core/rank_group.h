@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "core/errors.h"
+
 namespace llmi {
 
 class RankGroup {
@@ -58,6 +60,13 @@ class RankGroup {
   // The bytes of rank 0 for all others, as many as theirs.
   void Tell(void* bytes, int64_t num_bytes);
 
+  // What this rank has taken part in so far. Bytes: those of all ranks together.
+  struct Traffic {
+    int64_t num_gathers = 0, gathered_bytes = 0;
+    int64_t num_tells = 0, told_bytes = 0;
+  };
+  const Traffic& traffic() const { return traffic_; }
+
   // Ends the group for all ranks. reason: what the others are told; empty: as it should end.
   void Leave(const std::string& reason) noexcept;
   bool has_left() const { return left_; }
@@ -71,10 +80,12 @@ class RankGroup {
   Slot& slot(int rank) const;
   uint8_t* half(uint32_t number) const;
   void Enter();
+  int64_t Exchange(void* buffer, std::span<const Block> blocks, bool to_first);
   void GatherPiece(uint8_t* buffer, std::span<const Block> blocks, int64_t begin, int64_t end, bool to_first);
   void WaitFor(int rank, uint32_t number);
   void CheckOthers() const;
   std::string NameOf(int rank) const;
+  Error Died(int rank, const std::string& how) const;
   void End(const std::string& reason, uint32_t how) noexcept;
 
   uint8_t* memory_ = nullptr;
@@ -84,7 +95,8 @@ class RankGroup {
   int size_ = 1;
   bool spins_ = false;
   bool left_ = false;
-  uint32_t number_ = 0;  // of the last gather
+  uint32_t number_ = 0;  // of the last piece of a gather
+  Traffic traffic_;
   int64_t half_bytes_ = 0;
   std::vector<int> watched_;  // by rank: a descriptor of its process, or -1
   std::function<void()> on_wait_;

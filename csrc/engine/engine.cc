@@ -18,10 +18,15 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, DraftHeads heads, KernelContext
       limits_(decoder_->spec(), config),
       inbox_(life_, config.check_wait),
       commands_(life_, config.check_wait) {
-  const Ranks* ranks = decoder_->ranks();
+  Ranks* ranks = decoder_->ranks();
   const KvGroups groups = GroupsOf(decoder_->spec(), config, ranks == nullptr ? nullptr : &ranks->plan());
   cache_ = std::make_unique<KvCache>(groups, config.num_pages, context_.device, config.states);
-  if (ranks != nullptr) cache_->NoteEvents();
+  if (ranks != nullptr) {
+    cache_->NoteEvents();
+    ranks->set_check_wait([this] {
+      if (life_.IsClosing()) throw Error(ErrorKind::kClosed, "the engine was closed while its ranks were started again");
+    });
+  }
   cache_->set_snapshot_interval(config.state_snapshot_interval);
   scheduler_ = std::make_unique<Scheduler>(config.scheduler, cache_.get());
   costs_ = std::make_unique<StepCosts>(context_, *decoder_, *cache_, config.scheduler.max_num_batched_tokens,
@@ -142,14 +147,16 @@ void Engine::ThreadMain() {
     const Work before = decoder_->work();
     const double start = NowSeconds();
     try {
-      if (work) steps_->Run();
+      ForgetLostPages();  // in commands
+      if (work) RunStep();
       if (IsForked()) return;  // a hook has forked, and this is the child: the engine belongs to its parent
       requests_->EmitStreams();
     } catch (const std::exception& error) {
       const auto* known = dynamic_cast<const Error*>(&error);
       const bool worker_died = known != nullptr && known->kind() == ErrorKind::kWorkerDied;
       const std::string reason = std::string("the engine stopped: ") + error.what();
-      life_.Fail(worker_died ? Error(ErrorKind::kWorkerDied, reason, known->field()) : Error(ErrorKind::kInternal, reason));
+      if (known == nullptr || known->kind() != ErrorKind::kClosed)
+        life_.Fail(worker_died ? Error(ErrorKind::kWorkerDied, reason, known->field()) : Error(ErrorKind::kInternal, reason));
       Inbox::Mail last = inbox_.Take();
       Take(last);
       break;
@@ -160,6 +167,30 @@ void Engine::ThreadMain() {
     if (stepped) inbox_.FinishStep(work);
   }
   End();
+}
+
+// One step. Where another rank dies in its forward pass, and can be started again, the step is given up.
+void Engine::RunStep() {
+  try {
+    steps_->Run();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kWorkerDied || decoder_->ranks() == nullptr) throw;
+    if (!decoder_->ranks()->has_lost_pages()) decoder_->ranks()->Restart(error);
+    steps_->GiveUp();
+  }
+  ForgetLostPages();
+}
+
+// When ranks were started again: all that was computed is computed again, as that of preempted requests is.
+void Engine::ForgetLostPages() {
+  Ranks* ranks = decoder_->ranks();
+  if (ranks == nullptr || !ranks->has_lost_pages()) return;
+  while (scheduler_->PreemptOne() || scheduler_->DropWaitingCache() || lab_->EvictOne()) continue;
+  requests_->ReleaseRows();
+  cache_->ClearPrefixCache();
+  cache_->TakeEvents();
+  CheckInternal(cache_->pool().num_free() == cache_->pool().num_pages(), "pages that are held without a sequence");
+  ranks->FindPages();
 }
 
 // Tells all requests and callers that the engine has ended.

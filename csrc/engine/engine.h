@@ -100,6 +100,8 @@ class Engine {
   // --- The engine thread alone.
   void ThreadMain();
   void End();
+  void RunStep();
+  void ForgetLostPages();
   // Whether there is work. stepped: requests that run only in Step count, too.
   bool MayRun(bool stepped) const;
   void Take(Inbox::Mail& mail);

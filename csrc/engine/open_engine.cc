@@ -89,7 +89,7 @@ void OpenedEngine::Load(const ModelFiles& files, const EngineOptions& options, M
     sizes.available_bytes = device_ == nullptr ? HostCacheBytes(model_, sizes, config_, needs, free_bytes) : free_bytes;
     ResolveSizes(model_, sizes, &config_);
   };
-  std::unique_ptr<const Ranks> ranks = RanksOf(options, model_, device_.get());
+  std::unique_ptr<Ranks> ranks = RanksOf(options, model_, device_.get());
   if (ranks != nullptr) {
     ranks->group().set_on_wait([dropped] {
       if (dropped != nullptr && *dropped) throw Error(ErrorKind::kInterrupted, "nobody waits for this model any more");
@@ -109,6 +109,7 @@ void OpenedEngine::Load(const ModelFiles& files, const EngineOptions& options, M
     }
     BeginRanks(*decoder_->ranks(), {config_.num_pages, config_.draft_kv});
     decoder_->ranks()->group().set_on_wait(nullptr);
+    RestartRanks(*decoder_, options, {config_.num_pages, config_.draft_kv});
   }
   if (device_ == nullptr) return;
   decoder_->Reserve(context_, num_rows, Decoder::PaddedRows(num_logits_rows));

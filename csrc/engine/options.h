@@ -61,6 +61,8 @@ struct EngineOptions {
   std::string spec;             // the model's, as JSON (model/spec.h)
 
   std::shared_ptr<RankGroup> ranks;  // several processes compute the model, of which this is one; null: this one alone does
+  // Starts the others again, in a new group; empty: when one of them dies the engine ends, too.
+  std::function<std::shared_ptr<RankGroup>(const std::string& reason)> restart_ranks;
   std::vector<double> tensor_split;  // their shares; empty: equal ones
   std::string identity;              // of version, files and arithmetic, which must be those of all ranks
 
@@ -97,6 +99,7 @@ void VisitOptions(Options& options, const Visit& visit) {
   visit("layers", options.layers);
   visit("spec", options.spec);
   visit("ranks", options.ranks);
+  visit("restart_ranks", options.restart_ranks);
   visit("tensor_split", options.tensor_split);
   visit("identity", options.identity);
   visit("eagle_files", options.eagle.files);

@@ -33,12 +33,12 @@ void FollowCalls(const KernelContext& context, Decoder& decoder, KvCache& cache)
 
 }  // namespace
 
-std::unique_ptr<const Ranks> RanksOf(const EngineOptions& options, const ModelSpec& spec, const Device* device) {
+std::unique_ptr<Ranks> RanksOf(const EngineOptions& options, const ModelSpec& spec, const Device* device) {
   if (options.ranks == nullptr) return nullptr;
   if (device != nullptr) {
     throw Error(ErrorKind::kUnsupportedModel, "tensor_parallel_size: several ranks compute on CPUs alone so far", "tensor_parallel_size");
   }
-  return std::make_unique<const Ranks>(options.ranks, RankPlan(spec, options.ranks->size(), options.tensor_split));
+  return std::make_unique<Ranks>(options.ranks, RankPlan(spec, options.ranks->size(), options.tensor_split));
 }
 
 std::vector<RankFacts> ExchangeFacts(const Decoder& decoder, const std::string& identity) {
@@ -68,6 +68,18 @@ std::vector<RankFacts> ExchangeFacts(const Decoder& decoder, const std::string& 
 }
 
 void BeginRanks(const Ranks& ranks, RankStart start) { ranks.group().Tell(&start, sizeof start); }
+
+void RestartRanks(Decoder& decoder, const EngineOptions& options, RankStart start) {
+  if (!options.restart_ranks) return;
+  Ranks& ranks = *decoder.ranks();
+  ranks.set_restart([&decoder, &ranks, start, restart = options.restart_ranks, identity = options.identity](const std::string& reason) {
+    ranks.Renew(restart(reason));
+    ranks.group().set_on_wait([&] { ranks.CheckWait(); });
+    ExchangeFacts(decoder, identity);
+    BeginRanks(ranks, start);
+    ranks.group().set_on_wait(nullptr);
+  });
+}
 
 void ServeRank(const ModelFiles& files, const EngineOptions& options) {
   const FloatEnvironmentGuard guard;

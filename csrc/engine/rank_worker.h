@@ -26,7 +26,7 @@ struct RankFacts {
 };
 
 // The ranks of these options; null: there is one. Throws as RankPlan does, and Error(kUnsupportedModel) for a device.
-std::unique_ptr<const Ranks> RanksOf(const EngineOptions& options, const ModelSpec& spec, const Device* device);
+std::unique_ptr<Ranks> RanksOf(const EngineOptions& options, const ModelSpec& spec, const Device* device);
 
 // Of all ranks, on each. Throws Error(kModelFile) naming a rank that has loaded something else.
 std::vector<RankFacts> ExchangeFacts(const Decoder& decoder, const std::string& identity);
@@ -37,6 +37,8 @@ struct RankStart {
   DraftKvShape draft = {};  // that has a place in each page of rank 0
 };
 void BeginRanks(const Ranks& ranks, RankStart start);
+// Rank 0: from now on others that die are started again, if the options say how.
+void RestartRanks(Decoder& decoder, const EngineOptions& options, RankStart start);
 
 // Loads the part of options.ranks, and returns when rank 0 has ended the group. An error is told to the others, and thrown.
 void ServeRank(const ModelFiles& files, const EngineOptions& options);

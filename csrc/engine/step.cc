@@ -55,6 +55,11 @@ void StepLoop::Run() {
   ++num_steps_;
 }
 
+void StepLoop::GiveUp() {
+  drafting_.GiveUp();
+  requests_.ReleaseRows();
+}
+
 // Ends the requests, and no others.
 void StepLoop::FailBrokenStates(const LaunchedStep& step) {
   for (size_t i = 0; i < step.segments.size(); ++i) {

@@ -28,6 +28,8 @@ class StepLoop {
            StepCosts& costs, const EngineConfig& config);
 
   void Run();
+  // After a Run whose forward pass failed and computed nothing: its drafts wait, or are forgotten.
+  void GiveUp();
   // Whether a step was launched whose tokens are not known yet.
   bool is_ahead() const { return ahead_.is_pending(); }
   void DropAhead() { ahead_.Drop(); }

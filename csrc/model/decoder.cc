@@ -53,7 +53,7 @@ int64_t Decoder::PaddedRows(int64_t num_rows) {
   return padded;
 }
 
-Decoder::Decoder(ModelSpec spec, ModelWeights weights, std::unique_ptr<const Ranks> ranks)
+Decoder::Decoder(ModelSpec spec, ModelWeights weights, std::unique_ptr<Ranks> ranks)
     : spec_(std::move(spec)),
       weights_(std::move(weights)),
       ranks_(std::move(ranks)),
@@ -131,9 +131,11 @@ void Decoder::PlaceStep(const KernelContext& context, KvCache& cache, const Forw
 
 void Decoder::Embed(const KernelContext& context, std::span<const int32_t> token_ids, double scale, float* out) const {
   if (ranks_ != nullptr) {
-    const RankCallGuard guard(ranks_.get());
-    CallToEmbed(*ranks_, token_ids, static_cast<float>(scale));
-    return EmbedOnRank(context, token_ids, static_cast<float>(scale), out);
+    return ranks_->Complete([&] {
+      const RankCallGuard guard(ranks_.get());
+      CallToEmbed(*ranks_, token_ids, static_cast<float>(scale));
+      EmbedOnRank(context, token_ids, static_cast<float>(scale), out);
+    });
   }
   Embedding(context, weights_.embedding.view(), token_ids.data(), static_cast<int64_t>(token_ids.size()), static_cast<float>(scale), out);
 }
@@ -269,7 +271,10 @@ void Decoder::CountExperts(const KernelContext& context, int64_t num_rows) {
 
 ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, const DrawBatch* draw) {
   ForwardResult result;
-  if (ranks_ != nullptr && ranks_->leads()) CallToForward(*ranks_, batch, spec_, cache);
+  if (ranks_ != nullptr && ranks_->leads()) {
+    ranks_->CheckPages();
+    CallToForward(*ranks_, batch, spec_, cache);
+  }
   const RankCallGuard guard(ranks_.get());
   FindSegments(batch);
   PassIds ids = FindIds(context, batch);
@@ -309,6 +314,7 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
     ops();
   }
   if (draw != nullptr) result.ticket = context.device->EndDraw();
+  if (ranks_ != nullptr) ranks_->NoteForward();
   work_.AddForward(batch, cache.groups());
   CountExperts(context, batch.num_rows());
   return result;

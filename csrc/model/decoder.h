@@ -34,11 +34,12 @@ class Decoder {
  public:
   // spec: valid (ModelSpec::Validate), and that of the weights. ranks: the weights are this rank's part, and Forward, the heads and Embed
   // are computed by all ranks; null: the weights are whole.
-  Decoder(ModelSpec spec, ModelWeights weights, std::unique_ptr<const Ranks> ranks = nullptr);
+  Decoder(ModelSpec spec, ModelWeights weights, std::unique_ptr<Ranks> ranks = nullptr);
 
   const ModelSpec& spec() const { return spec_; }
   const ModelWeights& weights() const { return weights_; }
   const Ranks* ranks() const { return ranks_.get(); }
+  Ranks* ranks() { return ranks_.get(); }
   // On a rank other than 0: waits for rank 0's next call and takes part in it.
   void Follow(const KernelContext& context, KvCache& cache);
 
@@ -117,6 +118,7 @@ class Decoder {
   // The same on one of several ranks, whole; rank 0 has the result.
   int64_t HeadOnRank(const KernelContext& context, const float* hidden, int64_t num_rows, float* out);
   int64_t UnfinishedOnRank(const KernelContext& context, const float* hidden, int64_t num_rows, float* out);
+  int64_t TryHeadOnRank(const KernelContext& context, const float* hidden, int64_t num_rows, float* out);
   // Rows of the embedding's table, gathered.
   void EmbedOnRank(const KernelContext& context, std::span<const int32_t> token_ids, float scale, float* out) const;
   void CountHead(int64_t num_tiles, int64_t num_rows);
@@ -128,7 +130,7 @@ class Decoder {
 
   ModelSpec spec_;
   ModelWeights weights_;
-  std::unique_ptr<const Ranks> ranks_;
+  std::unique_ptr<Ranks> ranks_;
   WorkCounter work_;
   StateLayout states_;
   ExpertUse expert_use_;

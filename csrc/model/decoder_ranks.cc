@@ -20,8 +20,13 @@ void Decoder::EmbedOnRank(const KernelContext& context, std::span<const int32_t>
   ranks_->GatherRows(out, owners, spec_.hidden_size);
 }
 
-// Without scale and soft cap. Rank 0 calls the others.
+// Without scale and soft cap.
 int64_t Decoder::UnfinishedOnRank(const KernelContext& context, const float* hidden, int64_t num_rows, float* out) {
+  return ranks_->Complete([&] { return TryHeadOnRank(context, hidden, num_rows, out); });
+}
+
+// Rank 0 calls the others.
+int64_t Decoder::TryHeadOnRank(const KernelContext& context, const float* hidden, int64_t num_rows, float* out) {
   const RankCallGuard guard(ranks_.get());
   if (ranks_->leads()) CallToHead(*ranks_, hidden, num_rows, spec_.hidden_size);
   const PackedMatrix& matrix = HeadMatrix();

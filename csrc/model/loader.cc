@@ -87,7 +87,7 @@ void RefuseUnread(const std::string& path, const RecordedTensors& tensors, const
 
 std::unique_ptr<Decoder> LoadDecoder(const KernelContext& context, const ModelFiles& files, ModelSpec spec, WeightFormat format,
                                      const std::vector<int64_t>& layers, const Admission& admit, const std::atomic<bool>* dropped,
-                                     std::unique_ptr<const Ranks> ranks) {
+                                     std::unique_ptr<Ranks> ranks) {
   if (files.gguf() != nullptr) RequireModel(*files.gguf());
   const std::unique_ptr<Checkpoint> checkpoint = OpenCheckpoint(files, spec.quantization);
   // All tensors of the model are read through this one object.

@@ -23,7 +23,7 @@ using Admission = std::function<void(const std::function<WeightPlan(WeightFormat
 // read. dropped: as for LoadWeights. ranks: as for Decoder; the part of this one is loaded.
 std::unique_ptr<Decoder> LoadDecoder(const KernelContext& context, const ModelFiles& files, ModelSpec spec, WeightFormat format,
                                      const std::vector<int64_t>& layers = {}, const Admission& admit = nullptr,
-                                     const std::atomic<bool>* dropped = nullptr, std::unique_ptr<const Ranks> ranks = nullptr);
+                                     const std::atomic<bool>* dropped = nullptr, std::unique_ptr<Ranks> ranks = nullptr);
 
 // Leaves these layers, ascending, in the spec; empty: all. Throws Error(kInvalidArgument).
 void KeepLayers(const std::vector<int64_t>& layers, ModelSpec* spec);

@@ -16,6 +16,7 @@ struct CallHeader {
 };
 
 constexpr int64_t kMostMessageBytes = int64_t{1} << 34;
+constexpr int kMostRestarts = 3;
 constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
 
 }  // namespace
@@ -34,6 +35,23 @@ Ranks::Message Ranks::Await() const {
   Message message = {header.call, std::vector<uint8_t>(static_cast<size_t>(header.num_bytes))};
   group_->Tell(message.bytes.data(), header.num_bytes);
   return message;
+}
+
+void Ranks::Restart(Error error) {
+  for (;;) {
+    if (!restart_ || error.kind() != ErrorKind::kWorkerDied || ++num_restarts_ > kMostRestarts) throw Error(error);
+    has_lost_pages_ = true;
+    try {
+      restart_(error.what());
+      return;
+    } catch (const Error& again) {
+      error = again;
+    }
+  }
+}
+
+void Ranks::CheckPages() const {
+  if (has_lost_pages_) throw Error(ErrorKind::kWorkerDied, "another rank died, and its part of the cache is computed again");
 }
 
 RankGroup::Block Ranks::ColumnBlock(int rank, const RowSpan& columns, int64_t num_rows, int64_t width) {

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "core/errors.h"
 #include "core/rank_group.h"
 #include "model/rank_plan.h"
 
@@ -41,6 +43,34 @@ class Ranks {
   void Call(RankCall call, std::span<const uint8_t> bytes) const;
   Message Await() const;
 
+  // Rank 0: lets new processes take the places of the others after this error, by whatever set_restart was given, which throws if it
+  // cannot. Their pages hold nothing: until FindPages a forward pass throws Error(kWorkerDied). Throws the error where there is no such
+  // way, or a fourth time without a forward pass between.
+  void set_restart(std::function<void(const std::string& reason)> restart) { restart_ = std::move(restart); }
+  void Renew(std::shared_ptr<RankGroup> group) { group_ = std::move(group); }
+  void Restart(Error error);
+  // Called while new processes load; its exception ends that.
+  void set_check_wait(std::function<void()> check_wait) { check_wait_ = std::move(check_wait); }
+  void CheckWait() const {
+    if (check_wait_) check_wait_();
+  }
+  bool has_lost_pages() const { return has_lost_pages_; }
+  void FindPages() { has_lost_pages_ = false; }
+  void CheckPages() const;
+  void NoteForward() { num_restarts_ = 0; }
+  // Rank 0: a call that reads no pages, again with new processes if others die in it.
+  template <typename Call>
+  auto Complete(const Call& call) {
+    for (;;) {
+      try {
+        return call();
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::kWorkerDied || !leads()) throw;
+        Restart(error);
+      }
+    }
+  }
+
   // Rows of `width` values, of which span(rank) are each rank's columns: afterwards all have whole rows. to_first: rank 0 alone has.
   template <typename SpanOf>
   void GatherColumns(float* x, int64_t num_rows, int64_t width, const SpanOf& span, bool to_first = false) const {
@@ -62,6 +92,10 @@ class Ranks {
 
   std::shared_ptr<RankGroup> group_;
   RankPlan plan_;
+  std::function<void(const std::string& reason)> restart_;
+  std::function<void()> check_wait_;
+  int num_restarts_ = 0;  // since the last forward pass
+  bool has_lost_pages_ = false;
 };
 
 // Of a call that all ranks take part in: if it ends with an exception here, the others end, too, for they would wait without end.

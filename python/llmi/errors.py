@@ -276,7 +276,8 @@ def from_core(error: CoreError, path: str | Path | None = None) -> LlmiError:
         case "busy":
             return EngineBusyError(message)
         case "worker_died":
-            return WorkerDiedError(message, f"rank {field}" if field else "")
+            rank, _, pid = field.partition(" ")
+            return WorkerDiedError(message, f"rank {rank}" if rank else "", int(pid or 0))
         case "device":
             return DeviceError(message)
         case "closed":

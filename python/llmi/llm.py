@@ -207,7 +207,8 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows):
         except BaseException:
             ranks.close()
             raise
-        return {**ranks.options(0, files), "ranks": ranks.group}
+        restart = ranks.restart if given["on_worker_failure"] == "restart" else None
+        return {**ranks.options(0, files), "ranks": ranks.group, "restart_ranks": restart}
 
     def _open_replicas(self, given: Mapping[str, Any], layers: Sequence[int]) -> None:
         """This process is replica 0; the others load the model meanwhile."""
@@ -452,7 +453,8 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows):
         from llmi.ranks.workers import workers_of  # noqa: PLC0415 (one process needs none of it)
 
         info = self._engine.info()
-        return workers_of(info, self.model_info.weight_bytes, info["num_pages"] * info["page_bytes"])
+        pids = [] if self._ranks is None else self._ranks.pids()
+        return workers_of(info, self.model_info.weight_bytes, info["num_pages"] * info["page_bytes"], pids)
 
     def reset_prefix_cache(self) -> None:
         """Forgets the cached beginnings that no running request or sequence uses."""

@@ -157,7 +157,7 @@ def test_who_may_join() -> None:
     other.leave("it went")
     with pytest.raises(_core.CoreError, match=r"rank 1 \(.*it went") as raised:
         group.gather(bytearray(4), [(1, 0, 4, 1, 0)])
-    assert raised.value.kind == "worker_died" and raised.value.field == "1"
+    assert raised.value.kind == "worker_died" and raised.value.field == f"1 {os.getpid()}"
 
 
 def test_ranks_that_gather_different_things() -> None:

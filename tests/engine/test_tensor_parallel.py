@@ -168,7 +168,7 @@ def test_a_killed_rank(model: Path, alone: LLM) -> None:
         error = next(output.error for output in found if output.error is not None)
         assert isinstance(error, WorkerDiedError)
         assert "rank 2" in str(error) and str(pids[1]) in str(error) and os.uname().nodename in str(error) and "SIGKILL" in str(error)
-        assert error.worker == "rank 2"
+        assert error.worker == "rank 2" and error.pid == pids[1]
         with pytest.raises(EngineClosedError, match="rank 2"):
             llm.generate([PROMPTS[0]], max_tokens=1)
     wait_until(lambda: not any(map(is_there, pids)))

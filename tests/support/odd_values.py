@@ -384,6 +384,7 @@ ENGINE = {
     "trust_remote_code": "flag",
     "tensor_parallel_size": "integer",
     "tensor_split": "objects",
+    "on_worker_failure": "objects",
     "data_parallel_size": "integer",
     "swap_space": "maybe number",
     "max_logprobs": "maybe integer",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -40,12 +41,18 @@ class RankThreads(workers.Ranks):
 
     def __init__(self, count: int, split: Any, num_threads: int | None) -> None:
         super().__init__(count, split, num_threads)
-        self.group = _core.RankGroup(count, spins=False)
         self.threads = [1] * count
         self.running: list[threading.Thread] = []
+        self.last: Any = None  # the group as the last of them sees it: its leave() is that rank's death
+
+    def _new_group(self, count: int) -> Any:
+        return _core.RankGroup(count, spins=False)
+
+    def pids(self) -> list[int]:
+        return [os.getpid()] * self.group.size
 
     def _start(self, rank: int, opening: Mapping[str, Any]) -> None:
-        group = _core.RankGroup.join(self.group.descriptor, rank)
+        self.last = group = _core.RankGroup.join(self.group.descriptor, rank)
 
         def run() -> None:
             with contextlib.suppress(_core.CoreError):  # rank 0 tells it

@@ -94,6 +94,19 @@ void Drafting::ProposeForStep(std::vector<ScheduledPiece>* pieces) {
   });
 }
 
+void Drafting::GiveUp() {
+  for (ScheduledSequence* sequence : scheduler_.running()) {
+    Sample& sample = *sequence->owner;
+    if (sample.finished) continue;
+    const bool waited = sample.judges_drafts() ? sample.started : sample.walk.draft().size() > 0 && sample.drafting.contrast() != nullptr;
+    if (waited && !sample.drafting.has_waiting()) {
+      sample.scheduled.num_drafted = sample.walk.draft().size();
+      sample.drafting.SetWaiting({.draft = sample.walk.draft()});
+    }
+    sample.walk.Begin();
+  }
+}
+
 void Drafting::Propose(const std::vector<Sample*>& samples, StepPlan plan) {
   if (samples.empty()) return;
   FindForced(context_, vocab_size_, samples);

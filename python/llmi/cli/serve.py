@@ -184,7 +184,7 @@ def load(arguments: argparse.Namespace, path: str, num_threads: int, max_queue: 
     """One model's engine."""
     from llmi.async_llm import AsyncLLM
 
-    options = {**given_engine_options(arguments), "num_threads": num_threads}
+    options = {"on_worker_failure": "restart", **given_engine_options(arguments), "num_threads": num_threads}
     if not hasattr(arguments, "replicas"):
         return AsyncLLM(path, max_queue=max_queue, **options)
     from llmi.server.front import Front

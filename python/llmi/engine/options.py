@@ -271,6 +271,15 @@ class TakesOptions:
                 "Shares of these processes, of sum 1; None: equal ones.",
             ),
         ] = None,
+        on_worker_failure: Annotated[
+            str | None,
+            about(
+                Maybe(Choice(("raise", "restart"))),
+                "What the death of one of these processes means. 'raise': requests fail with WorkerDiedError, and the engine ends."
+                " 'restart': they are started again, and requests go on with the same tokens. None: 'restart' in a server, else 'raise'.",
+                flag_of=_SERVERS,
+            ),
+        ] = None,
         hf_overrides: Annotated[
             Mapping[str, Any] | None,
             about(

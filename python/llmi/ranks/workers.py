@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import llmi
 from llmi import _core
+from llmi.base.log import log
 from llmi.engine.numerics_id import NUMERICS_VERSION
 from llmi.errors import WorkerDiedError
 from llmi.models.files import OpenModel
@@ -46,11 +48,16 @@ class Ranks:
     """`count` processes for one model, of which this one is rank 0. split: their shares; None: equal ones."""
 
     def __init__(self, count: int, split: Sequence[float] | None, num_threads: int | None) -> None:
-        system = _core.system_info()
-        self.threads = divided(num_threads or system["num_threads"], count)
+        self.threads = divided(num_threads or _core.system_info()["num_threads"], count)
         self.split = [] if split is None else list(split)
-        self.group = _core.RankGroup(count, spins=sum(self.threads) <= system["num_threads"])
+        self.group = self._new_group(count)
+        self._openings: list[dict[str, Any]] = []
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def _new_group(self, count: int) -> _core.RankGroup:
+        return _core.RankGroup(count, spins=sum(self.threads) <= _core.system_info()["num_threads"])
 
     def options(self, rank: int, files: OpenModel) -> dict[str, Any]:
         """The core's options of this rank that are not those of an engine alone."""
@@ -59,8 +66,30 @@ class Ranks:
     def start(self, files: OpenModel, spec: str, options: Mapping[str, Any]) -> None:
         """Starts the others, which load their parts. Raises WorkerDiedError where one cannot be started."""
         shared = {name: options[name] for name in SHARED} | {"spec": spec}
-        for rank in range(1, self.group.size):
-            self._start(rank, {"path": str(files.path), "options": {**shared, **self.options(rank, files)}})
+        self._openings = [
+            {"path": str(files.path), "options": {**shared, **self.options(rank, files)}} for rank in range(1, self.group.size)
+        ]
+        self._start_all()
+
+    def restart(self, reason: str) -> _core.RankGroup:
+        """Ends what is left of the others and starts them again, in a new group, which it returns."""
+        log.warning("%s: the ranks are started again, and requests go on", reason)
+        with self._lock:
+            if self._closed:
+                raise WorkerDiedError("the engine was closed")
+            self._end(0.0)
+            self.group = self._new_group(self.group.size)
+            self._start_all()
+            return self.group
+
+    def pids(self) -> list[int]:
+        """The processes of all ranks now."""
+        with self._lock:
+            return [os.getpid(), *(process.pid for process in self._processes)]
+
+    def _start_all(self) -> None:
+        for rank, opening in enumerate(self._openings, 1):
+            self._start(rank, opening)
 
     def _start(self, rank: int, opening: Mapping[str, Any]) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)])}
@@ -84,17 +113,23 @@ class Ranks:
 
     def close(self) -> None:
         """Ends the others; those that do not end by themselves are killed."""
+        with self._lock:
+            self._closed = True
+            self._end(_END_S)
+
+    def _end(self, patience_s: float) -> None:
         self.group.leave("")
-        deadline = time.monotonic() + _END_S
-        for process in self._processes:
+        deadline = time.monotonic() + patience_s
+        processes, self._processes = self._processes, []
+        for process in processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
             process.kill()
             process.wait()
 
 
-def workers_of(info: _core._EngineInfo, weight_bytes: int, kv_bytes: int) -> list[Worker]:
-    """All ranks of an engine; one that computes alone is one."""
+def workers_of(info: _core._EngineInfo, weight_bytes: int, kv_bytes: int, pids: Sequence[int]) -> list[Worker]:
+    """All ranks of an engine; one that computes alone is one. pids: of those that run now."""
     if not info["ranks"]:
         pid = os.getpid()
         return [Worker(0, 0, os.uname().nodename, pid, weight_bytes, kv_bytes, peak_bytes(pid), 0, 0, 0, 0)]
@@ -103,14 +138,14 @@ def workers_of(info: _core._EngineInfo, weight_bytes: int, kv_bytes: int) -> lis
             rank=rank,
             stage=0,
             host=facts["host"],
-            pid=facts["pid"],
+            pid=pid,
             weight_bytes=facts["weight_bytes"],
             kv_bytes=facts["kv_bytes"],
-            peak_bytes=peak_bytes(facts["pid"]),
+            peak_bytes=peak_bytes(pid),
             query_heads=facts["query_heads"],
             kv_heads=facts["kv_heads"],
             hidden_rows=facts["hidden"],
             vocabulary=facts["vocabulary"],
         )
-        for rank, facts in enumerate(info["ranks"])
+        for rank, (facts, pid) in enumerate(zip(info["ranks"], pids, strict=False))
     ]

@@ -82,7 +82,7 @@ class Front(LLM):
         router = Router([openings.of(index, fingerprint=True) for index in range(count)], first=0)
         self._router = self._front_router = router
         try:
-            super()._open({**given, "data_parallel_size": 1}, layers, files)
+            super()._open({**given, "data_parallel_size": 1, "tensor_parallel_size": 1, "tensor_split": None}, layers, files)
             router.use(self._own_speculation, promises_bits(self.model_info.numerics_id), given["max_num_seqs"])
         except BaseException:
             router.close()
