@@ -39,8 +39,8 @@ TINY = {
 #: Linear layers in 4 bits, and in 16 in the CPU's order of sums and on tensor cores.
 ENGINES: dict[str, dict[str, Any]] = {
     "4 bits": {"quantization": "q4_0"},
-    "bf16": {"dtype": "bfloat16"},
-    "bf16 on tensor cores": {"dtype": "bfloat16", "linear_dtype": "bf16", "attention_dtype": "bf16"},
+    "bf16": {"dtype": "bfloat16", "linear_dtype": "float32"},
+    "bf16 on tensor cores": {"dtype": "bfloat16"},
 }
 
 

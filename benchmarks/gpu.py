@@ -73,7 +73,7 @@ ON_TENSOR_CORES = {"linear_dtype": "bf16", "attention_dtype": "bf16"}
 CUBLAS = "cuBLASLt"
 BY_CUBLAS = {"deterministic": False, "attention_dtype": "bf16"}
 ENGINES: dict[str, dict[str, Any]] = {
-    "bf16": {"dtype": "bfloat16"},
+    "bf16": {"dtype": "bfloat16", "linear_dtype": "float32"},
     BF16_LINEAR: {"dtype": "bfloat16", **ON_TENSOR_CORES},
     CUBLAS: {"dtype": "bfloat16", **BY_CUBLAS},
     "4 bits": {"quantization": "q4_0"},

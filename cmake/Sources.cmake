@@ -5,7 +5,7 @@ set(LLMI_CORE_SOURCES
   io/gguf.cc io/input_file.cc io/model_files.cc io/safetensors.cc
   kernels/ops/attention.cc kernels/ops/attention_step.cc kernels/ops/attention_weights.cc kernels/ops/embedding.cc kernels/ops/experts.cc kernels/ops/activation.cc kernels/ops/gated_linear.cc kernels/ops/linear.cc kernels/ops/linear_step.cc kernels/ops/probe.cc
   kernels/ops/conv.cc kernels/ops/state.cc kernels/ops/kv_copy.cc kernels/ops/linear_input.cc kernels/ops/norm.cc kernels/ops/rope.cc kernels/ops/route.cc kernels/ops/recurrence.cc kernels/ops/row_ops.cc kernels/ops/top_candidates.cc kernels/dispatch/tables.cc kernels/ops/vocab.cc
-  kernels/cuda/cublas_lt.cc
+  kernels/cuda/cublas_lt.cc kernels/cuda/matrix_probe.cc
   kernels/cpu/reference/attention.cc kernels/cpu/reference/embedding.cc
   kernels/cpu/reference/activation.cc kernels/cpu/reference/conv.cc kernels/cpu/reference/kv_write.cc
   kernels/cpu/reference/linear.cc kernels/cpu/reference/probe.cc kernels/cpu/reference/quantize_rows.cc
@@ -46,7 +46,7 @@ set(LLMI_CUDA_SOURCES
   kernels/cuda/cuda_device.cu kernels/cuda/matrix_products.cu kernels/cuda/stream_nibbles.cu kernels/cuda/stream_bytes.cu
   kernels/cuda/stream_super.cu kernels/cuda/stream_tables.cu kernels/cuda/stream_gated_nibbles.cu kernels/cuda/stream_gated_super.cu
   kernels/cuda/stream_gated_tables.cu kernels/cuda/prompt_linear.cu kernels/cuda/prompt_attention.cu
-  kernels/cuda/spans_floats.cu kernels/cuda/spans_bytes.cu kernels/cuda/bf16_attention.cu)
+  kernels/cuda/stream_float.cu kernels/cuda/spans_floats.cu kernels/cuda/spans_bytes.cu kernels/cuda/bf16_attention.cu)
 set(LLMI_NO_CUDA_SOURCES kernels/no_cuda/cuda_device.cc)
 
 set(LLMI_BINDING_SOURCES
@@ -54,8 +54,8 @@ set(LLMI_BINDING_SOURCES
   bindings/bind_records.cpp bindings/bind_requests.cpp bindings/bind_speculation.cpp bindings/bind_system.cpp
   bindings/bind_lab.cpp bindings/bind_ranks.cpp bindings/engine_handle.cpp bindings/engine_options.cpp bindings/gil.cpp bindings/held_sequence.cpp bindings/py_drafter.cpp bindings/py_constraint.cpp bindings/py_hooks.cpp)
 
-# What tests and benchmarks alone need: the emulated device and one that runs no kernel, questions to matrix instructions, and their bindings.
-set(LLMI_TESTING_CORE_SOURCES kernels/cuda/emulated_device.cc kernels/cuda/matrix_probe.cc kernels/cuda/null_device.cc)
+# What tests and benchmarks alone need: the emulated device, one that runs no kernel, and their bindings.
+set(LLMI_TESTING_CORE_SOURCES kernels/cuda/emulated_device.cc kernels/cuda/null_device.cc)
 set(LLMI_NO_TESTING_CORE_SOURCES kernels/no_cuda/emulated_device.cc)
 set(LLMI_TESTING_BINDING_SOURCES
   bindings/bind_device_probes.cpp bindings/bind_testing.cpp bindings/bind_testing_attention.cpp bindings/bind_testing_cache.cpp bindings/bind_testing_constraints.cpp

@@ -22,6 +22,7 @@
 #include "core/thread_pool.h"
 #include "kernels/ops/attention.h"
 #include "kernels/cuda/device_work.h"
+#include "kernels/cuda/emulated_matrix.h"
 #include "kernels/cuda/matrix_probe.h"
 #include "kernels/cuda/null_device.h"
 #include "kernels/cuda/stream_table.h"
@@ -277,6 +278,9 @@ void RegisterDeviceProbes(py::module_& module) {
   module.def(
       "fail_device_launch", [](int64_t number) { cuda::failing_launch = number; }, py::arg("number"),
       "The emulated launch of this number from now on fails, as one whose kernel stops on a GPU; 0: none does.");
+  module.def(
+      "mix_emulated_rows", [](bool on) { cuda::emulated_rows_mix = on; }, py::arg("on"),
+      "Whether the emulated matrix instruction, when it is asked, lets rows of A change each other's bits.");
   module.def("probe_matrix_instructions", &ProbeMatrixInstructions,
              "What the first GPU's matrix instructions do with bits (docs/decisions/0014), by instruction.");
   module.def(

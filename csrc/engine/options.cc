@@ -34,6 +34,23 @@ bool HasTwoBytes(int activation_bits) {
   return activation_bits == 16;
 }
 
+namespace {
+
+// Refuses tensor cores whose outputs would depend on a row's company.
+void CheckTensorCores(const EngineOptions& options, Device* device) {
+  const bool for_layers = options.linear != LinearArithmetic::kF32 && options.cublas_lt.empty();
+  if (!for_layers && options.kv_type != KvType::kBF16) return;
+  const std::string why = device->WhyNoTensorCores();
+  if (why.empty()) return;
+  const std::string option = for_layers ? "linear_dtype" : "attention_dtype";
+  throw Error(ErrorKind::kDevice,
+              option + " = 'bf16' or 'fp16' multiplies on tensor cores, and those of " + device->name() +
+                  " break the promise of equal bits (" + why + "): give " + option + " = 'float32'",
+              option);
+}
+
+}  // namespace
+
 std::unique_ptr<Device> OpenDevice(const EngineOptions& options) {
   if (options.device == DeviceKind::kCpu) {
     CheckArgument(options.linear != LinearArithmetic::kF16, "linear_dtype = 'fp16' multiplies on a GPU's tensor cores");
@@ -44,7 +61,9 @@ std::unique_ptr<Device> OpenDevice(const EngineOptions& options) {
   device.cublas_lt = options.cublas_lt;
   device.bf16_linear = options.cublas_lt.empty() && options.linear == LinearArithmetic::kBf16;
   device.f16_linear = options.cublas_lt.empty() && options.linear == LinearArithmetic::kF16;
-  return options.device == DeviceKind::kCuda ? OpenCudaDevice(device) : OpenEmulatedDevice(device);
+  std::unique_ptr<Device> opened = options.device == DeviceKind::kCuda ? OpenCudaDevice(device) : OpenEmulatedDevice(device);
+  CheckTensorCores(options, opened.get());
+  return opened;
 }
 
 }  // namespace llmi

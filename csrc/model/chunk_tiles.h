@@ -1,4 +1,4 @@
-// Permutes quantised tiles to the chunks that devices store (kernels/layout/chunks.h).
+// Permutes tiles to the chunks that devices store (kernels/layout/chunks.h, float_chunks.h).
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,20 @@
 
 namespace llmi {
 
-// Writes a quantised tile as chunks to zeroed memory.
+// Writes a tile of floats as pieces to zeroed memory.
+template <typename T>
+void PermuteFloats(PackedType type, const uint8_t* tile, int64_t num_cols, uint8_t* to) {
+  for (int64_t k = 0; k < num_cols; ++k) {
+    for (int64_t row = 0; row < kTileRows; ++row) {
+      std::memcpy(to + FloatPlace(type, row, k), tile + (k * kTileRows + row) * static_cast<int64_t>(sizeof(T)), sizeof(T));
+    }
+  }
+}
+
+// Writes a tile as chunks to zeroed memory.
 inline void PermuteToChunks(PackedType type, const CodeTable& table, const uint8_t* tile, int64_t num_cols, uint8_t* to) {
+  if (type == PackedType::kF32) return PermuteFloats<float>(type, tile, num_cols, to);
+  if (HasFloatPieces(type)) return PermuteFloats<uint16_t>(type, tile, num_cols, to);
   constexpr uint32_t kBytes = 0x01010101u;
   const uint32_t sign = HasSignedCodes(type) ? kBytes << (PackedBits(type) - 1) : 0u;
   const int64_t num_kinds = HasMinimumPacked(type) ? 2 : 1;

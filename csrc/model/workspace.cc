@@ -104,13 +104,16 @@ void Workspace::Reserve(const KernelContext& context, const ModelSpec& spec, int
   for (const auto& [buffer, count] : FloatSizes(spec, num_rows, num_logits_rows, on_device)) {
     if (count > 0) Floats(context, this->*buffer, count);
   }
-  int64_t most_values = 0;
   for (const auto& [room, count] : FormSizes(spec, num_rows, on_device)) {
     (this->*room).codes.Reserve(static_cast<size_t>(NumCodeBytes(count, context.wide_activations)), "activations", context.device);
     Floats(context, (this->*room).scales, ScaleFloats(count));
-    most_values = std::max(most_values, count);
   }
   if (!on_device) return;
+  int64_t most_values = 0;
+  constexpr int64_t kRows = 32;  // which devices may round together
+  for (const auto& [room, count] : FormSizes(spec, (num_rows + kRows - 1) / kRows * kRows, true)) {
+    most_values = std::max(most_values, count);
+  }
   Floats(context, hidden_in_turn, num_rows * spec.hidden_size);
   context.device->ReserveInputs(most_values);
 }

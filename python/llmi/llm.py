@@ -21,7 +21,7 @@ from llmi.base.travel import StaysHere
 from llmi.engine.args import EngineArgs
 from llmi.engine.background import Background
 from llmi.engine.ceilings import Rates
-from llmi.engine.loaded import log_loaded, model_info, spec_of_files
+from llmi.engine.loaded import args_for_files, log_loaded, model_info, spec_of_files
 from llmi.engine.numerics_id import numerics_id, promises_bits
 from llmi.engine.options import ENGINE, TakesOptions
 from llmi.errors import EngineBusyError, InvalidParamsError, call_core, from_core
@@ -121,6 +121,7 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows):
         # Weights are packed while Python reads the vocabulary.
         dropped = _core.DropFlag()
         spec = spec_of_files(files, args)
+        args = args_for_files(files, args, spec)
         spec_text = spec.to_json()
         speculation, self._eagle, self._medusa, drafters = self._load_drafts(given["speculative_config"], files, spec, layers)
         options = {**args.for_core(), **drafters}

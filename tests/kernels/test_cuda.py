@@ -29,8 +29,8 @@ pytestmark = pytest.mark.usefixtures("device")
 
 WEIGHTS: list[dict[str, Any]] = [
     {"dtype": "float32"},
-    {"dtype": "float16"},
-    {"dtype": "bfloat16"},
+    {"dtype": "float16", "linear_dtype": "float32"},
+    {"dtype": "bfloat16", "linear_dtype": "float32"},
     {"quantization": "q8_0"},
     {"quantization": "q4_0"},
 ]

@@ -77,8 +77,8 @@ def test_bytes_of_a_loop() -> None:
 
 
 def test_names_and_resources() -> None:
-    kernels = ["_ZN4llmi12_GLOBAL__N_13RunINS_4cuda14HalfTileKernelILNS2_10HalfFormatE1EEEEEvT_", "_ZN4llmi3RunINS_4cuda10NormKernelEEEvT_"]
-    assert gpu_static.readable(kernels) == ["HalfTileKernel<1>", "NormKernel"]
+    kernels = ["_ZN4llmi12_GLOBAL__N_13RunINS_4cuda14TileHalfKernelILNS2_10HalfFormatE1EEEEEvT_", "_ZN4llmi3RunINS_4cuda10NormKernelEEEvT_"]
+    assert gpu_static.readable(kernels) == ["TileHalfKernel<1>", "NormKernel"]
     usage = """Resource usage:
  Common:
   GLOBAL:28 CONSTANT[4]:224

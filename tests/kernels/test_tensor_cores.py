@@ -6,6 +6,8 @@ Attention's op: the cases of test_attention.py.
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,9 @@ import llmi
 from bits import assert_same_bits
 from llmi import LLM, SelfDraft, SpeculativeConfig, _core
 from llmi.cli import commands
-from llmi.testing import assert_same_tokens, random_drafter
+from llmi.testing import assert_same_tokens, random_drafter, tiny_model
 from quantization import random_blocks, through_bf16
+from test_activation_bits import quantized_file
 from test_invariance import COUNTS, assert_a_crowd_moves_no_bit, make_params, make_prompts, run
 from test_ops import rand
 
@@ -60,9 +63,9 @@ def by_definition(x: Array, w: Array, kind: str) -> Array:
     return total
 
 
-# A cut tile, cut blocks of 16 columns, cut chunks, more chunks than warps, more tiles than warps; both kernels and their borders.
-@pytest.mark.parametrize("shape", [(16, 128), (37, 256), (1, 40), (48, 100), (20, 1200), (272, 64)], ids=str)
-@pytest.mark.parametrize("num_rows", [1, 8, 9, 32, 33, 70])
+# A cut tile, cut pieces of 16 columns, cut chunks, more chunks than warps, more tiles than warps; all forms of the kernel and their borders.
+@pytest.mark.parametrize("shape", [(16, 128), (37, 256), (1, 40), (48, 100), (20, 1200), (272, 64), (33, 512)], ids=str)
+@pytest.mark.parametrize("num_rows", [1, 8, 9, 16, 32, 33, 64, 70, 128])
 @pytest.mark.parametrize("kind", SUFFIXES)
 def test_sums_are_those_of_the_definition(device: str, shape: tuple[int, int], num_rows: int, kind: str) -> None:
     rows, cols = shape
@@ -114,7 +117,10 @@ def test_rounding_and_extremes(device: str, kind: str) -> None:
     assert np.array_equal(got, np.repeat(wanted[:, None], 16, 1), equal_nan=True)
 
 
-@pytest.mark.parametrize("types", [{"linear_dtype": "bf16"}, {"attention_dtype": "bf16"}, BOTH, IN_FP16], ids=str)
+ONE_EACH = [{"linear_dtype": "bf16", "attention_dtype": "float32"}, {"linear_dtype": "float32", "attention_dtype": "bf16"}]
+
+
+@pytest.mark.parametrize("types", [*ONE_EACH, BOTH, IN_FP16], ids=str)
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])
 def test_no_configuration_moves_a_bit(tiny_path: Callable[..., Path], architecture: str, types: dict[str, Any]) -> None:
     """A crowd in a tight pool, chunks and copies on write, against one request at a time."""
@@ -134,9 +140,9 @@ def test_many_sequences_at_once(tiny_path: Callable[..., Path]) -> None:
 @pytest.mark.parametrize(
     ("types", "parts"),
     [
-        ({"linear_dtype": "bf16"}, "-a:bf16mma-kv:f16-attn:f32"),
-        ({"attention_dtype": "bf16"}, "-a:f32-kv:bf16-attn:bf16mma"),
-        (BOTH, "-a:bf16mma-kv:bf16-attn:bf16mma"),
+        ({}, "-a:bf16mma-kv:bf16-attn:bf16mma"),
+        ({"linear_dtype": "bf16", "attention_dtype": "float32"}, "-a:bf16mma-kv:f16-attn:f32"),
+        ({"linear_dtype": "float32", "attention_dtype": "bf16"}, "-a:f32-kv:bf16-attn:bf16mma"),
         (IN_FP16, "-a:f16mma-kv:f16-attn:f32"),
         (IN_FP16 | {"attention_dtype": "bf16"}, "-a:f16mma-kv:bf16-attn:bf16mma"),
     ],
@@ -175,3 +181,79 @@ def test_what_cannot_be_honoured_is_refused(tiny_path: Callable[..., Path]) -> N
         LLM(tiny_path(), device="cuda", dtype="bfloat16", linear_dtype="fp16", max_model_len=64)
     with pytest.raises(llmi.InvalidParamsError, match="linear_dtype must be one of auto, float32, bf16, fp16, not 'fp8'"):
         LLM(tiny_path(), device="cuda", linear_dtype="fp8")
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"dtype": "bfloat16"}, "w:bf16-a:bf16mma-kv:bf16-attn:bf16mma"),
+        ({"dtype": "bfloat16", "linear_dtype": "float32"}, "w:bf16-a:f32-kv:f16-attn:f32"),
+        ({"dtype": "bfloat16", "attention_dtype": "float32"}, "w:bf16-a:bf16mma-kv:f16-attn:f32"),
+        ({"dtype": "bfloat16", "kv_cache_dtype": "float16"}, "w:bf16-a:bf16mma-kv:f16-attn:f32"),
+        ({"dtype": "bfloat16", "kv_cache_dtype": "int8"}, "w:bf16-a:bf16mma-kv:i8-attn:f32"),
+        ({"dtype": "float16"}, "w:f16-a:f16mma-kv:f16-attn:f32"),
+        ({"dtype": "float16", "linear_dtype": "float32"}, "w:f16-a:f32-kv:f16-attn:f32"),
+        ({"dtype": "float32"}, "w:f32-a:f32-kv:f32-attn:f32"),
+        ({"quantization": "q8_0"}, "w:q8-a:i16-kv:f16-attn:f32"),
+        ({"quantization": "q8_0", "attention_dtype": "bf16"}, "w:q8-a:i16-kv:bf16-attn:bf16mma"),
+    ],
+    ids=str,
+)
+def test_auto_takes_tensor_cores_for_16_bits(tiny_path: Callable[..., Path], options: dict[str, Any], parts: str) -> None:
+    """On a GPU alone; an explicit type of the cache wins, and a quantised model keeps the CPU's bits."""
+    with LLM(tiny_path(), device="cuda", max_model_len=64, **options) as llm:
+        assert parts in llm.model_info.numerics_id
+        output = llm.generate([5, 6, 7, 8], temperature=0.9, max_tokens=8, seed=4, logprobs=1)[0]
+        assert output.receipt().verify(llm)
+        own = LLM(tiny_path(), **output.receipt()._engine_arguments)
+        assert own.model_info.numerics_id == llm.model_info.numerics_id
+        own.close()
+    with LLM(tiny_path(), max_model_len=64, **options) as cpu:
+        assert "mma" not in cpu.model_info.numerics_id
+        if "mma" not in parts:
+            assert_same_tokens(cpu.generate([[5, 6, 7, 8]], temperature=0.9, max_tokens=8, seed=4, logprobs=1), [output])
+
+
+@pytest.mark.parametrize(
+    ("stored", "parts"),
+    [
+        ("BF16", "w:bf16-a:bf16mma-kv:bf16-attn:bf16mma"),
+        ("F16", "w:f16-a:f16mma-kv:f16-attn:f32"),
+        ("F32", "w:f32-a:f32-kv:f16-attn:f32"),
+        ("BF16 and Q8_0", "w:bf16+q8-a:i16-kv:f16-attn:f32"),
+        ("BF16 and F16", "w:bf16+f16-a:f32-kv:f16-attn:f32"),
+    ],
+)
+def test_auto_reads_the_types_of_the_file(tmp_path: Path, stored: str, parts: str) -> None:
+    """Of files of both 16-bit types neither is taken."""
+    directory = tiny_model(vocab_size=258, num_layers=2, path=tmp_path / "directory")
+    first, _, second = stored.partition(" and ")
+    model = quantized_file(tmp_path / "model.gguf", directory, lambda name: second if second and "ffn" in name else first)
+    with LLM(model, device="cuda", max_model_len=64) as llm:
+        assert parts in llm.model_info.numerics_id
+
+
+@pytest.mark.parametrize(
+    ("options", "option"), [({}, "linear_dtype"), ({"linear_dtype": "float32", "attention_dtype": "bf16"}, "attention_dtype")]
+)
+def test_tensor_cores_that_mix_rows_are_refused(tiny_path: Callable[..., Path], device: str, options: dict[str, Any], option: str) -> None:
+    if device != "emulated":
+        pytest.skip("planted in the emulation")
+    T.mix_emulated_rows(True)
+    try:
+        with pytest.raises(llmi.DeviceError, match=f"depend on other rows of A.: give {option} = 'float32'"):
+            LLM(tiny_path(), device="cuda", dtype="bfloat16", max_model_len=64, **options)
+        LLM(tiny_path(), device="cuda", dtype="bfloat16", linear_dtype="float32", max_model_len=64).close()
+    finally:
+        T.mix_emulated_rows(False)
+    LLM(tiny_path(), device="cuda", dtype="bfloat16", max_model_len=64).close()
+
+
+def test_every_form_of_the_kernels_gives_equal_bits(tmp_path: Path) -> None:
+    """Rows rounded in a block or before, sets of warps, and tiles of both sizes, which a GPU's number of multiprocessors chooses."""
+    source = Path(__file__).parents[1] / "native" / "tiles.cc"
+    if shutil.which("c++") is None or not (source.parents[2] / "csrc").is_dir():
+        pytest.skip("no compiler, or the sources are not beside the tests")
+    command = ["c++", "-std=c++20", "-O1", "-ffp-contract=off", "-Wall", "-Werror", f"-I{source.parents[2] / 'csrc'}", str(source)]
+    subprocess.run([*command, "-o", str(tmp_path / "tiles")], check=True)
+    assert subprocess.run([tmp_path / "tiles"], capture_output=True, text=True, check=True).stdout == "0\n"

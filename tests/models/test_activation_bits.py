@@ -165,6 +165,7 @@ def test_ids(path: Path, wide: LLM, narrow: LLM) -> None:
         "device": "cpu",
         "activation_bits": 16,
         "linear_dtype": "bf16",
+        "attention_dtype": "float32",
         "deterministic": True,
     }
     assert where_it_runs("llmi3-cpu-w:bf16-a:f32-kv:i8-attn:f32-tp1")["activation_bits"] == 8, "an int8 cache is no activation"

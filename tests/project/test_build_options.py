@@ -98,8 +98,8 @@ def test_sources_of_test_parts_are_listed_apart() -> None:
     """A file that only tests need is in no list of the product; a wheel's build has the option off, tests/run.py on."""
     lists = dict(re.findall(r"set\((\w+)([^)]*)\)", (ROOT / "cmake" / "Sources.cmake").read_text()))
     product = lists["LLMI_CORE_SOURCES"] + lists["LLMI_BINDING_SOURCES"]
-    assert not re.search(r"bind_testing|bind_device_probes|emulated_device|matrix_probe", product)
+    assert not re.search(r"bind_testing|bind_device_probes|emulated_device", product)
     apart = lists["LLMI_TESTING_CORE_SOURCES"] + lists["LLMI_TESTING_BINDING_SOURCES"]
-    assert all(name in apart for name in ("bind_testing.cpp", "bind_device_probes.cpp", "cuda/emulated_device.cc", "matrix_probe.cc"))
+    assert all(name in apart for name in ("bind_testing.cpp", "bind_device_probes.cpp", "cuda/emulated_device.cc"))
     assert 'cmake.define.LLMI_TESTING = "OFF"' in (ROOT / "pyproject.toml").read_text()
     assert "cmake.define.LLMI_TESTING=ON" in (ROOT / "tests" / "run.py").read_text()

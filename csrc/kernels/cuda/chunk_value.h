@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "core/bfloat16.h"
 #include "core/float8.h"
 #include "core/scalar_math.h"
 #include "kernels/cuda/half_format.h"
@@ -27,8 +28,17 @@ LLMI_HD inline int32_t ChunkLevel(const PackedView& weights, const uint8_t* chun
   return static_cast<int32_t>(code ^ sign) - static_cast<int32_t>(sign);
 }
 
+LLMI_HD inline float FloatChunkValue(const PackedView& weights, int64_t row, int64_t k) {
+  const uint8_t* tile = weights.data + row / kTileRows * ChunkTileBytes(weights.type, weights.num_cols);
+  const uint8_t* from = tile + FloatPlace(weights.type, row % kTileRows, k);
+  if (weights.type == PackedType::kF32) return *reinterpret_cast<const float*>(from);
+  const auto bits = *reinterpret_cast<const uint16_t*>(from);
+  return weights.type == PackedType::kBF16 ? Bfloat16ToFloat(bits) : HalfBitsToFloat(bits);
+}
+
 // W[row][k], dequantised.
 LLMI_HD inline float ChunkValue(const PackedView& weights, int64_t row, int64_t k) {
+  if (HasFloatPieces(weights.type)) return FloatChunkValue(weights, row, k);
   const PackedType type = weights.type;
   const ChunkPlace place = ChunkPlaceOf(type, weights.num_cols, k / kBlockSize);
   const uint8_t* chunk = weights.data + row / kTileRows * ChunkTileBytes(type, weights.num_cols) + place.chunk_bytes;

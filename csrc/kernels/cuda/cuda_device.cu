@@ -68,6 +68,7 @@ class CudaRuntime : public cuda::CudaLauncher {
 
   std::string name() const { return name_; }
   std::string architecture() const { return architecture_; }
+  static cuda::MatrixInstruction matrix_instruction() { return cuda::CudaMatrixInstruction(); }
   int num_multiprocessors() const { return num_multiprocessors_; }
   uint64_t total_bytes() const { return Memory().second; }
   uint64_t free_bytes() const { return Memory().first; }

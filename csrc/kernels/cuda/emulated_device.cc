@@ -17,6 +17,7 @@
 
 #include "core/errors.h"
 #include "kernels/cuda/device_work.h"
+#include "kernels/cuda/emulated_matrix.h"
 #include "kernels/cuda/gpu_device.h"
 #include "kernels/cuda/null_device.h"
 
@@ -56,6 +57,7 @@ class EmulatedRuntime {
 
   std::string name() const { return "emulated"; }
   std::string architecture() const { return "emulated"; }
+  static cuda::MatrixInstruction matrix_instruction() { return cuda::EmulatedMatrixInstruction(); }
   int num_multiprocessors() const { return 1; }
   uint64_t total_bytes() const { return kRegionBytes; }
   uint64_t free_bytes() const {

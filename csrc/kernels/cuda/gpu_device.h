@@ -25,6 +25,7 @@
 #include "kernels/cuda/kv_kernels.h"
 #include "kernels/cuda/layout.h"
 #include "kernels/cuda/linear_launch.h"
+#include "kernels/cuda/matrix_probe.h"
 #include "kernels/cuda/placed_batch.h"
 #include "kernels/cuda/placed_draw.h"
 #include "kernels/cuda/row_launch.h"
@@ -61,6 +62,7 @@ class GpuDevice final : public Device {
   }
 
   std::string name() const override { return runtime_.name(); }
+  std::string WhyNoTensorCores() override { return cuda::WhyNoTensorCores(AskMatrixInstruction(runtime_.matrix_instruction())); }
   uint64_t total_bytes() const override { return runtime_.total_bytes(); }
   uint64_t free_bytes() const override { return runtime_.free_bytes(); }
   void ReserveWorkspace(int64_t num_logits_rows, int64_t vocab_size) override {
@@ -72,6 +74,7 @@ class GpuDevice final : public Device {
     candidate_chunks_.Reserve(CandidateBytes(num_logits_rows, vocab_size), kDrawsName, this);
   }
   void ReserveInputs(int64_t num_values) override {
+    if (options_.bf16_linear || options_.f16_linear) fragments_.Reserve(static_cast<size_t>(num_values) * 2, kRoundedName, this);
     if (!cublas_lt_) return;
     rounded_.Reserve(static_cast<size_t>(num_values) * sizeof(uint16_t), kRoundedName, this);
     cublas_workspace_.Reserve(CublasLt::kWorkspaceBytes, kCublasName, this);
@@ -152,11 +155,11 @@ class GpuDevice final : public Device {
   void Linear(const LinearStep& step) override {
     const std::span<const LinearPart> parts(step.layers.parts, static_cast<size_t>(step.layers.num_parts));
     if (std::ranges::none_of(parts, [](const LinearPart& part) { return IsRowsPacked(part.weights.type); })) {
-      return LaunchLinear<typename Runtime::Launcher>(Busy(), options_, stream_choices_, runtime_.num_multiprocessors(), step);
+      return LaunchLayers(step);
     }
     if (step.norm != nullptr) Norm(*step.norm, step.input.quantized);
     MultiplyFreely(step.layers);
-    LaunchLinear<typename Runtime::Launcher>(Busy(), options_, stream_choices_, runtime_.num_multiprocessors(), {.layers = step.layers});
+    LaunchLayers({.layers = step.layers});
     if (step.activation != nullptr) Activate(*step.activation, step.forms.quantized);
   }
 
@@ -413,6 +416,10 @@ class GpuDevice final : public Device {
   static constexpr const char* kCublasName = "cuBLASLt's workspace";
   static constexpr const char* kDrawsName = "lists of draws";
 
+  void LaunchLayers(const LinearStep& step) {
+    LaunchLinear<typename Runtime::Launcher>(Busy(), options_, stream_choices_, runtime_.num_multiprocessors(), {fragments_, this}, step);
+  }
+
   void RoundRows(HalfFormat format, const LinearArgs& args, int64_t num_cols) {
     ReserveInputs(args.num_rows * num_cols);
     Busy().Launch(args.num_rows, 1, kRowThreads, 0,
@@ -562,6 +569,7 @@ class GpuDevice final : public Device {
   AlignedBuffer partials_;
   AlignedBuffer span_counts_;  // zero between launches
   AlignedBuffer rounded_;
+  AlignedBuffer fragments_;
   AlignedBuffer cublas_workspace_;
   AlignedBuffer draw_inputs_;
   AlignedBuffer draw_work_;

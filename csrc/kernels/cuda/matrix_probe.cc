@@ -113,6 +113,13 @@ MatrixAnswers AskMatrixInstruction(const MatrixInstruction& instruction) {
   return answers;
 }
 
+std::string WhyNoTensorCores(const MatrixAnswers& answers) {
+  if (!answers.rows_apart) return "an output's bits depend on other rows of A";
+  if (!answers.columns_apart) return "an output's bits depend on other columns of B";
+  if (!answers.zeros_neutral) return "the factor of a zero changes bits";
+  return "";
+}
+
 bool GiveEqualBits(const MatrixInstruction& first, const MatrixInstruction& second) {
   const std::vector<float> d = first.multiply(A(), B(first.num_columns));
   const std::vector<float> other = second.multiply(A(), B(second.num_columns));

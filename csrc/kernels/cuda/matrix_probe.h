@@ -34,10 +34,14 @@ struct MatrixAnswers {
 };
 
 MatrixAnswers AskMatrixInstruction(const MatrixInstruction& instruction);
+// Empty if the promise holds on tensor cores that answer so; else what breaks it.
+std::string WhyNoTensorCores(const MatrixAnswers& answers);
 // Whether both give the same bits in the columns that both have.
 bool GiveEqualBits(const MatrixInstruction& first, const MatrixInstruction& second);
 
-// The instructions of the first GPU: mma.sync, then those of its kind. Throws Error(kDevice) with WhyNoCuda().
+// mma.sync of the first GPU.
+MatrixInstruction CudaMatrixInstruction();
+// Its instructions: mma.sync, then those of its kind. Throws Error(kDevice) with WhyNoCuda().
 std::vector<MatrixInstruction> CudaMatrixInstructions();
 
 }  // namespace llmi::cuda

@@ -191,14 +191,17 @@ MatrixInstruction WgmmaOf(bool leading_is_k) {
 
 }  // namespace
 
+MatrixInstruction CudaMatrixInstruction() {
+  return {"mma.m16n8k16", kAskedColumns, [](std::span<const uint16_t> a, std::span<const uint16_t> b) {
+            return Multiply(a, b, [&](const uint16_t* left, const uint16_t* right, float* d) {
+              ByMma<<<1, kThreads>>>(left, right, static_cast<int64_t>(b.size()) / kAskedDepth, d);
+            });
+          }};
+}
+
 std::vector<MatrixInstruction> CudaMatrixInstructions() {
   if (const std::string why = WhyNoCuda(); !why.empty()) throw Error(ErrorKind::kDevice, why, "device");
-  std::vector<MatrixInstruction> instructions = {
-      {"mma.m16n8k16", kAskedColumns, [](std::span<const uint16_t> a, std::span<const uint16_t> b) {
-         return Multiply(a, b, [&](const uint16_t* left, const uint16_t* right, float* d) {
-           ByMma<<<1, kThreads>>>(left, right, static_cast<int64_t>(b.size()) / kAskedDepth, d);
-         });
-       }}};
+  std::vector<MatrixInstruction> instructions = {CudaMatrixInstruction()};
   // The manual names the descriptor's distances for each layout; the right way round is the one that multiplies.
   constexpr double kRightError = 4096;
   for (const bool leading_is_k : {true, false}) {

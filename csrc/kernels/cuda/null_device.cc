@@ -10,6 +10,7 @@
 
 #include "core/errors.h"
 #include "kernels/cuda/device_work.h"
+#include "kernels/cuda/emulated_matrix.h"
 #include "kernels/cuda/gpu_device.h"
 
 namespace llmi {
@@ -28,6 +29,7 @@ class NullRuntime {
 
   std::string name() const { return "null"; }
   std::string architecture() const { return "null"; }
+  static cuda::MatrixInstruction matrix_instruction() { return cuda::EmulatedMatrixInstruction(); }
   int num_multiprocessors() const { return 132; }  // as many as an H100 has
   uint64_t total_bytes() const { return kTotalBytes; }
   uint64_t free_bytes() const {

@@ -108,7 +108,8 @@ HostStream<Room, PieceOf> OpenStream(const HostBlock& block, Room* room, int num
   return {block, room, num_readers, num_pieces, piece_of};
 }
 
-// begin(warp, set), once; compute(warp, set, unit); add(warp, set, unit), in the order of the units of each set.
+// begin(warp, set), once, by all warps before the first unit; compute(warp, set, unit); add(warp, set, unit), in the order of the units of
+// each set.
 template <typename Stream, typename Begin, typename Compute, typename Add>
 void RunInOrder(const HostBlock& block, Stream&, const UnitOrder& order, const Begin& begin, const Compute& compute, const Add& add) {
   const int num_warps = order.num_sets * order.warps_per_set;
@@ -243,6 +244,7 @@ __device__ void RunInOrder(const DeviceBlock&, Stream& stream, const UnitOrder& 
   const uint32_t next_turn = stream.Turn(first + 1 < order.warps_per_set ? warp.index + 1 : warp.index - first);
   unsigned parity = 0;  // of how often the warp before this one has passed the turn on
   begin(warp, set);
+  asm volatile("bar.sync 1, %0;" ::"r"(order.num_sets * order.warps_per_set * kWarpLanes) : "memory");  // without the filling warp
   LLMI_ROLL
   for (unsigned unit = static_cast<unsigned>(first); unit < order.num_units; unit += static_cast<unsigned>(order.warps_per_set)) {
     compute(warp, set, unit);

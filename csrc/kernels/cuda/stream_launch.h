@@ -139,8 +139,9 @@ inline bool TakesNorm(const NormArgs& norm, const QuantizedRows& rows) {
 // Whether one launch can multiply, activate, and make codes.
 inline bool TakesActivation(const LinearStep& step) {
   const PackedView& gate = step.layers.parts[0].weights;
-  return gate.in_chunks && GoTogether(gate, step.layers.parts[1].weights) && gate.num_rows % kBlockSize == 0 &&
-         !step.layers.quantized.fine && !GoesByPromptTiles(gate, step.layers.num_rows, step.layers.quantized);
+  return gate.in_chunks && IsQuantizedPacked(gate.type) && GoTogether(gate, step.layers.parts[1].weights) &&
+         gate.num_rows % kBlockSize == 0 && !step.layers.quantized.fine &&
+         !GoesByPromptTiles(gate, step.layers.num_rows, step.layers.quantized);
 }
 
 }  // namespace llmi::cuda

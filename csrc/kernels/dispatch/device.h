@@ -73,6 +73,8 @@ struct TableColumn {
 class Device : public MemorySource {
  public:
   virtual std::string name() const = 0;
+  // Asks the device's matrix instruction what the promise needs of it (kernels/cuda/matrix_probe.h). Empty, or what it does wrong.
+  virtual std::string WhyNoTensorCores() = 0;
   virtual uint64_t total_bytes() const = 0;
   virtual uint64_t free_bytes() const = 0;
   // Allocates the most workspace that attention and draws may need, so that no step allocates.
@@ -154,7 +156,7 @@ class Device : public MemorySource {
 
 struct DeviceOptions {
   // Layers of bf16 (or fp16) weights round x to bf16 (or fp16) and multiply on tensor cores, in their own order of sums
-  // (half_linear_kernels.h).
+  // (stream_half_kernel.h).
   bool bf16_linear = false;
   bool f16_linear = false;
   // Path of cuBLASLt, or a name that the linker finds: layers of fp16 or bf16 weights round x likewise, and cuBLASLt multiplies, in an

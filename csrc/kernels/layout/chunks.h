@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 #include "core/host_device.h"
+#include "kernels/layout/float_chunks.h"
 #include "kernels/layout/packed_weights.h"
 
 namespace llmi {
@@ -29,6 +30,9 @@ constexpr int kChunkPieceBytes = 512;  // of 32 lanes, 16 bytes each
 // Whether devices store this type in chunks.
 LLMI_HD static constexpr bool HasChunksPacked(PackedType type) {
   switch (type) {
+    case PackedType::kF32:
+    case PackedType::kF16:
+    case PackedType::kBF16:
     case PackedType::kQ4:
     case PackedType::kQ4Min:
     case PackedType::kQ4K:
@@ -59,6 +63,7 @@ LLMI_HD static constexpr int64_t ChunkBytes(PackedType type, int64_t num_blocks)
   return ChunkCodeBytes(type, num_blocks) + num_blocks * PackedScaleBytes(type) + ChunkSuperBytes(type);
 }
 LLMI_HD static constexpr int64_t ChunkTileBytes(PackedType type, int64_t num_cols) {
+  if (HasFloatPieces(type)) return FloatPieces(type, num_cols) * kFloatPieceBytes;
   const int64_t num_blocks = num_cols / kBlockSize;
   return num_blocks / kChunkBlocks * ChunkBytes(type, kChunkBlocks) + ChunkBytes(type, num_blocks % kChunkBlocks);
 }

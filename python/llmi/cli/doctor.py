@@ -57,6 +57,7 @@ def doctor() -> Doctor:
             "cpu": f"{system['cpu'] or platform.machine()}: {', '.join(features) or 'baseline'}",
             "kernels": f"{selected}; available: {', '.join(system['tables'])}",
             "cuda": system["why_no_cuda"] or "ready",
+            "16-bit files": "bf16 and fp16 on CUDA: tensor cores by default, without the CPU's bits; linear_dtype = 'float32' has them",
             "precision": "activation_bits = 16 (the default) and 8, on all kernels; on CUDA, 16 is tested in emulation",
             "test parts": "in this build" if hasattr(_core, "testing") else "left out of this build (CMake option LLMI_TESTING)",
             "threads": f"{system['num_threads']} (LLMI_NUM_THREADS, OMP_NUM_THREADS, affinity and cgroup counted)",

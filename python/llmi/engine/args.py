@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from llmi import _core
@@ -18,6 +18,8 @@ from llmi.errors import DeviceError, UnsupportedCombinationError
 from llmi.hooks.runners import BatchRunner
 
 _WIDE_BITS = 16
+#: The type of stored tensors that a dtype makes of all weights.
+_WEIGHT_TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class EngineArgs:
     quantization: str | None
     activation_bits: int | None  # None: 16 where layers are quantised
     kv_cache_dtype: str  # with attention_dtype taken into account
+    attention_dtype: str
     linear_dtype: str
     deterministic: bool
     max_model_len: int | None
@@ -139,6 +142,26 @@ class EngineArgs:
                 "enable_chunked_prefill",
                 "max_num_batched_tokens",
             )
+
+    def for_tensors(self, tensors: Iterable[_core.TensorInfo]) -> EngineArgs:
+        """With what "auto" means for a model of these tensors.
+
+        On CUDA layers of bf16 or fp16 multiply on tensor cores, and a model of bf16 has a bf16 cache, unless "float32" was given. Models
+        with quantised weights keep the CPU's bits.
+        """
+        if self.device_kind == "cpu" or not self.deterministic or self.quantization is not None:
+            return self
+        types = {tensor.dtype for tensor in tensors if len(tensor.shape) > 1} if self.dtype == "auto" else {_WEIGHT_TYPES[self.dtype]}
+        if not types <= {*_WEIGHT_TYPES.values()}:
+            return self
+        linear_dtype, kv_cache_dtype = self.linear_dtype, self.kv_cache_dtype
+        if linear_dtype == "auto":
+            narrow = types - {"F32"}
+            linear_dtype = "bf16" if narrow == {"BF16"} else "fp16" if narrow == {"F16"} else "auto"
+        if kv_cache_dtype == "auto" and self.attention_dtype == "auto" and linear_dtype == "bf16" and "BF16" in types:
+            kv_cache_dtype = "bfloat16"
+        passed_on = {**self.passed_on, "linear_dtype": linear_dtype}
+        return dataclasses.replace(self, linear_dtype=linear_dtype, kv_cache_dtype=kv_cache_dtype, passed_on=passed_on)
 
     @property
     def needs_quantized_layers(self) -> bool:
@@ -206,6 +229,7 @@ class EngineArgs:
             "quantization": self.quantization,
             "activation_bits": self.activation_bits,
             "kv_cache_dtype": self.kv_cache_dtype,
+            "attention_dtype": self.attention_dtype,
             "linear_dtype": self.linear_dtype,
             "deterministic": self.deterministic,
             "hf_overrides": json.loads(self.hf_overrides or "{}"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from llmi import _core
 from llmi.base.log import log
 from llmi.engine.args import EngineArgs
-from llmi.errors import ModelFileError
+from llmi.errors import ModelFileError, from_core
 from llmi.families import ModelSpec, spec_of
 from llmi.models.files import ModelDigest, OpenModel
 from llmi.models.info import ModelInfo, unpacked_text
@@ -21,6 +21,16 @@ def spec_of_files(files: OpenModel, args: EngineArgs) -> ModelSpec:
     except ModelFileError:
         files.check_unchanged()  # which would be why
         raise
+
+
+def args_for_files(files: OpenModel, args: EngineArgs, spec: ModelSpec) -> EngineArgs:
+    """The arguments with what "auto" means for these files."""
+    if args.device_kind == "cpu":
+        return args
+    try:
+        return args.for_tensors(_core.model_tensors(files.core, spec.quantization))
+    except _core.CoreError as error:
+        raise from_core(error, files.path) from None
 
 
 def model_info(

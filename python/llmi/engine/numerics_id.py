@@ -93,11 +93,14 @@ def where_it_runs(numerics_id: str) -> dict[str, Any]:
     For receipts alone: a file of an earlier run has the id and not the arguments. An LLM has its arguments: see EngineArgs.same_bits.
     """
     activations = numerics_id.partition("-a:")[2].partition("-kv:")[0].split("+")
+    deterministic = promises_bits(numerics_id)
+    plain = "float32" if deterministic else "auto"
     return {
         "device": "cuda" if "-cuda-" in numerics_id else "cpu",
         "activation_bits": _WIDE_BITS if _WIDE in activations else _NARROW_BITS,
-        "linear_dtype": next((dtype for dtype, (_, names) in ROUNDED.items() if set(names.values()) & set(activations)), "auto"),
-        "deterministic": promises_bits(numerics_id),
+        "linear_dtype": next((dtype for dtype, (_, names) in ROUNDED.items() if set(names.values()) & set(activations)), plain),
+        "attention_dtype": "float32" if "-attn:f32" in numerics_id else "bf16",
+        "deterministic": deterministic,
     }
 
 

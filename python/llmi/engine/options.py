@@ -113,19 +113,21 @@ class TakesOptions:
             str,
             about(
                 Choice(("auto", "float32", "bf16")),
-                "Arithmetic of attention; 'auto': float32, unless kv_cache_dtype is 'bfloat16'. 'bf16': queries, K, V and weights of the"
-                " softmax are rounded to bf16 and multiplied in pairs (a bfloat16 cache): faster prefill where the processor has the"
-                " instruction, equal bits where it has not; tensor cores on CUDA.",
+                "Arithmetic of attention; 'auto': float32, unless kv_cache_dtype is 'bfloat16', or CUDA runs a model of bf16 weights"
+                " with its layers on tensor cores. 'bf16': queries, K, V and weights of the softmax are rounded to bf16 and multiplied"
+                " in pairs (a bfloat16 cache): faster prefill where the processor has the instruction, equal bits where it has not;"
+                " tensor cores on CUDA.",
             ),
         ] = "auto",
         linear_dtype: Annotated[
             str,
             about(
                 Choice(("auto", "float32", "bf16", "fp16")),
-                "Arithmetic of layers whose weights have this type; 'auto': float32. 'bf16': layers whose weights are bf16 round their"
-                " input to it and multiply in pairs, faster where the processor has the instruction, with equal bits where it has not; on"
-                " CUDA by tensor cores, which 'fp16' uses for fp16 weights (CUDA only; inputs beyond 65,504 become infinite). Other weights"
-                " as ever.",
+                "Arithmetic of layers whose weights have this type; 'auto': float32, but on CUDA tensor cores for models of bf16 or of"
+                " fp16 weights, where 'float32' gives the CPU's bits. 'bf16': layers whose weights are bf16 round their input to it and"
+                " multiply in pairs, faster where the processor has the instruction, with equal bits where it has not; on CUDA by"
+                " tensor cores, which 'fp16' uses for fp16 weights (CUDA only; inputs beyond 65,504 become infinite). Other weights as"
+                " ever.",
                 passed_on=True,
             ),
         ] = "auto",
