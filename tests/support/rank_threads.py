@@ -18,10 +18,10 @@ T = _core.testing
 
 @contextlib.contextmanager
 def decoder_on_ranks(
-    files: Any, spec: str, count: int, split: list[float] | None = None, half_bytes: int = 1 << 16, **options: Any
+    files: Any, spec: str, count: int, split: list[float] | None = None, half_bytes: int = 1 << 16, group: Any = None, **options: Any
 ) -> Iterator[Any]:
-    """A T.Decoder that is rank 0 of `count`."""
-    group = _core.RankGroup(count, spins=False, half_bytes=half_bytes)
+    """A T.Decoder that is rank 0 of `count`, in this group or a new one."""
+    group = group or _core.RankGroup(count, spins=False, half_bytes=half_bytes)
     groups = [group, *(_core.RankGroup.join(group.descriptor, rank) for rank in range(1, count))]
     options = {"num_threads": 1, "tensor_split": split or []} | options
     decoders = [T.Decoder(files, spec, ranks=each, **options) for each in groups]

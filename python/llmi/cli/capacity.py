@@ -9,10 +9,12 @@ import re
 
 from llmi import _core
 from llmi.cli.engine_flags import add_engine_flags
+from llmi.cli.rank_lines import parse_degrees, parse_link, rank_lines
 from llmi.engine.ceilings import arithmetic_ceiling, ceilings
 from llmi.engine.options import KV_CACHE_DTYPES
 from llmi.errors import InvalidParamsError
 from llmi.models.inspection import MOST_TOKENS, ModelReport, devices_needed
+from llmi.ranks.forecast import LINKS
 
 _UNITS = {
     "": 1,
@@ -185,6 +187,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=absent,
         help="what one device carries at its latency target; without it, estimated from this machine",
     )
+    parser.add_argument(
+        "--tp", type=parse_degrees, default=absent, metavar="N,N", help="what so many ranks (tensor_parallel_size) hold, exchange and take"
+    )
+    parser.add_argument(
+        "--link",
+        type=parse_link,
+        default=absent,
+        help=f"what carries their exchanges: {', '.join(LINKS)}, or US,GBPS, microseconds and gigabits a second, as 50,10 (default shm)",
+    )
     parser.add_argument("--output-tokens", type=parse_count, default=128, help="tokens out of a request, for the estimate")
     parser.add_argument("--tpot-ms", type=parse_rate, default=100.0, help="latency target of a token, for the estimate")
 
@@ -197,10 +208,15 @@ def report_text(report: ModelReport, arguments: argparse.Namespace) -> str:
     if one_device is not None and wanted is None:
         raise InvalidParamsError("--one-device-qps is what --qps is divided by: give both", "one_device_qps")
     lines = str(report).split("\n")
-    measures = hasattr(arguments, "machine") or (wanted is not None and one_device is None)
+    degrees: list[int] | None = getattr(arguments, "tp", None)
+    if degrees is None and hasattr(arguments, "link"):
+        raise InvalidParamsError("--link carries what the ranks of --tp exchange: give both", "link")
+    measures = hasattr(arguments, "machine") or degrees is not None or (wanted is not None and one_device is None)
     machine = measure_machine(report) if measures else None
     if machine is not None:
         lines += bound_lines(report, machine)
+    if degrees is not None and machine is not None:
+        lines += rank_lines(report, degrees, getattr(arguments, "link", LINKS["shm"]), machine.read_bytes_per_s, machine.ops_per_s)
     if memory is not None:
         lines += memory_lines(report, memory)
     if wanted is not None:

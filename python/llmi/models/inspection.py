@@ -92,7 +92,7 @@ class ModelReport:
     def num_params(self) -> int:
         return sum(math.prod(tensor.shape) for tensor in self.tensors)
 
-    def _used(self, tensor: _core.TensorInfo) -> float:
+    def used(self, tensor: _core.TensorInfo) -> float:
         """The share of a tensor that a token uses: of experts' some."""
         return self._shares.get(tensor.name, 1.0)
 
@@ -103,12 +103,12 @@ class ModelReport:
     @property
     def num_active_params(self) -> int:
         """Parameters that a token uses."""
-        return round(sum(math.prod(tensor.shape) * self._used(tensor) for tensor in self.tensors))
+        return round(sum(math.prod(tensor.shape) * self.used(tensor) for tensor in self.tensors))
 
     @property
     def active_bytes(self) -> int:
         """Bytes of the weights that a token reads."""
-        return round(sum((tensor.unpacked_bytes or tensor.num_bytes) * self._used(tensor) for tensor in self.tensors))
+        return round(sum((tensor.unpacked_bytes or tensor.num_bytes) * self.used(tensor) for tensor in self.tensors))
 
     @property
     def experts_text(self) -> str:
