@@ -1,4 +1,5 @@
-"""The command line: llmi chat | generate | serve | batch | inspect | doctor | bench | eval | train-heads | conformance | replay | cache."""
+"""The command line: llmi chat | generate | serve | batch | inspect | doctor | bench | eval | quantize | train-heads | conformance |
+replay | cache."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from llmi.cli.conformance import add_conformance_options, conformance
 from llmi.cli.console import OutputError, finish, is_terminal, note, prepare_streams, read_input, show, typed_text
 from llmi.cli.engine_flags import add_engine_flags, given_engine_options
 from llmi.cli.evaluate import add_eval_options, run_eval
+from llmi.cli.quantize import add_quantize_options, run_quantize
 from llmi.cli.sampling_flags import add_flags, given
 from llmi.cli.serve import add_options as add_serve_options
 from llmi.cli.serve import run_serve
@@ -78,6 +80,13 @@ def _parser() -> argparse.ArgumentParser:
             description="Perplexity, divergence from a base, equal answers, bytes and speed of models, in one table.",
         )
     )
+    add_quantize_options(
+        commands.add_parser(
+            "quantize",
+            help="a GGUF file in a smaller type",
+            description="Writes a GGUF file with smaller matrices. Equal inputs give equal bytes; `llmi replay OUT -m MODEL` checks it.",
+        )
+    )
     training = commands.add_parser(
         "train-heads",
         help="a drafter for a model, trained on its own text",
@@ -94,8 +103,12 @@ def _parser() -> argparse.ArgumentParser:
         )
     )
     replay = commands.add_parser("replay", help="check a receipt bit for bit", description="Check a receipt bit for bit.")
-    replay.add_argument("receipt", help="a file that Receipt.save wrote, or an answer of the server that holds a receipt")
-    replay.add_argument("-m", "--model", help="the model file, if the receipt's name does not find it", default=argparse.SUPPRESS)
+    replay.add_argument(
+        "receipt", help="a file that Receipt.save wrote, an answer of the server that holds a receipt, or a .gguf that llmi made of another"
+    )
+    replay.add_argument(
+        "-m", "--model", help="the model file, or the source of a .gguf, if the receipt's name does not find it", default=argparse.SUPPRESS
+    )
     add_engine_flags(replay, "replay")
     _add_cache(commands)
     return parser
@@ -293,6 +306,14 @@ def _bench(arguments: argparse.Namespace) -> int:
 def _replay(arguments: argparse.Namespace) -> int:
     from llmi import LLM, Receipt
 
+    if arguments.receipt.endswith(".gguf"):
+        from pathlib import Path
+
+        from llmi.compress.quantizing import replay_file
+
+        is_equal, line = replay_file(Path(arguments.receipt), getattr(arguments, "model", None))
+        show(line)
+        return 0 if is_equal else 1
     receipt = Receipt.load(arguments.receipt)
     with LLM(getattr(arguments, "model", receipt._model), **receipt._engine_arguments, **given_engine_options(arguments)) as llm:
         check = receipt.verify(llm)
@@ -325,6 +346,7 @@ COMMANDS = {
     "doctor": _doctor,
     "bench": _bench,
     "eval": run_eval,
+    "quantize": run_quantize,
     "train-heads": lambda arguments: train(arguments, _load),
     "conformance": conformance,
     "replay": _replay,

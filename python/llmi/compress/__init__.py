@@ -4,6 +4,7 @@ from llmi.compress.absmax import Quantized, absmax_quantize
 from llmi.compress.evaluation import evaluate, evaluate_all
 from llmi.compress.heads import pool_kv_heads
 from llmi.compress.masks import prune_mask
+from llmi.compress.quantizing import Report, quantize
 from llmi.compress.results import Difference, Evaluation
 from llmi.compress.threshold import kl_threshold
 
@@ -11,10 +12,12 @@ __all__ = [
     "Difference",
     "Evaluation",
     "Quantized",
+    "Report",
     "absmax_quantize",
     "evaluate",
     "evaluate_all",
     "kl_threshold",
     "pool_kv_heads",
     "prune_mask",
+    "quantize",
 ]

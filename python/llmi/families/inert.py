@@ -250,6 +250,7 @@ TOWERS: Final[list[Rule]] = [
 GGUF: Final[list[Rule]] = [
     Rule("general.type", _DESCRIPTION, ("model",)),
     Rule("general.*", _DESCRIPTION),
+    Rule("llmi.receipt", _DESCRIPTION),
     Rule("quantize.imatrix.*", _DESCRIPTION),
     Rule("mradermacher.*", _BOOKKEEPING),
     Rule("split.*", "the reader's of files in parts"),

@@ -1,0 +1,35 @@
+"""`llmi quantize MODEL OUT`: a GGUF file in a smaller type."""
+
+from __future__ import annotations
+
+import argparse
+
+from llmi.cli.console import show
+from llmi.errors import InvalidParamsError
+
+
+def add_quantize_options(parser: argparse.ArgumentParser) -> None:
+    """The flags of `llmi quantize`."""
+    from llmi.compress.quantizing import METHODS, TYPES
+
+    parser.add_argument("model", help="a .gguf file of one part, or a name")
+    parser.add_argument("out", help="a new .gguf file")
+    parser.add_argument("--type", default="Q4_0", metavar="TYPE", help=f"of the matrices of the layers: {', '.join(TYPES)}")
+    parser.add_argument("--method", default="search", metavar="METHOD", help=f"{' or '.join(METHODS)}: docs/compression.md")
+    parser.add_argument(
+        "--tensor", action="append", default=[], metavar="PATTERN=TYPE", help="another type for tensors of such names; may be repeated"
+    )
+
+
+def run_quantize(arguments: argparse.Namespace) -> int:
+    """Runs it."""
+    from llmi.compress.quantizing import quantize
+
+    tensors: dict[str, str] = {}
+    for rule in arguments.tensor:
+        pattern, equals, kind = rule.partition("=")
+        if not (pattern and equals and kind):
+            raise InvalidParamsError(f"--tensor must be PATTERN=TYPE, such as '*ffn_down*=Q8_0', not {rule!r}", "tensors")
+        tensors[pattern] = kind
+    show(str(quantize(arguments.model, arguments.out, type=arguments.type, method=arguments.method, tensors=tensors)))
+    return 0

@@ -1,0 +1,255 @@
+"""ggml's blocks of 32 values: numbers become codes and scales, by ggml's own rule or by a search for the least squared error."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from llmi.errors import InvalidParamsError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    F32 = NDArray[np.float32]
+    U8 = NDArray[np.uint8]
+else:
+    from llmi.base.lazy_numpy import np
+
+BLOCK = 32
+_FACTORS = tuple(index / 32 for index in range(20, 37))  # of a block's own scale, that a search tries
+_LEAST_NORMAL = 2.0**-126
+_PIECE = 2048  # blocks at once: they stay in a core's cache
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockType:
+    """A type of blocks.
+
+    Attributes
+    ----------
+    number : int
+        Its number in a GGUF file.
+    bits : int
+        Of a code.
+    has_minimum : bool
+        Values are scale * code + minimum; else scale * (code - 2^(bits - 1)), or of 8 bits scale * code.
+    """
+
+    name: str
+    number: int
+    bits: int
+    has_minimum: bool
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of 32 values."""
+        return 2 + 2 * self.has_minimum + 4 * self.bits
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Scales included."""
+        return self.block_bytes / 4
+
+
+BLOCK_TYPES = {
+    kind.name: kind
+    for kind in (
+        BlockType("Q4_0", 2, 4, False),
+        BlockType("Q4_1", 3, 4, True),
+        BlockType("Q5_0", 6, 5, False),
+        BlockType("Q5_1", 7, 5, True),
+        BlockType("Q8_0", 8, 8, False),
+    )
+}
+
+
+def encode(kind: BlockType, values: F32, method: str, weights: F32 | None = None) -> bytes:
+    """The bytes of values [..., columns], block by block.
+
+    Parameters
+    ----------
+    method : "absmax" or "search"
+        ggml's own rule (quantize_row_*_ref), or scales and minima of the least squared error.
+    weights : float32 array [columns], optional
+        What a search weighs each column's error by; 1 without.
+
+    Raises
+    ------
+    InvalidParamsError
+        A scale is beyond fp16.
+    """
+    blocks = values.reshape(-1, BLOCK)
+    per_row = np.ones((1, BLOCK), np.float32) if weights is None else weights.reshape(-1, BLOCK)
+
+    def piece(begin: int) -> bytes:
+        end = min(begin + _PIECE, len(blocks))
+        return _encoded(kind, blocks[begin:end], method, per_row[np.arange(begin, end) % len(per_row)])
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # NumPy lets other threads run meanwhile
+        return b"".join(pool.map(piece, range(0, len(blocks), _PIECE)))
+
+
+def _encoded(kind: BlockType, blocks: F32, method: str, weights: F32) -> bytes:
+    scale, minimum = _of_ggml(kind, blocks)
+    if method == "search":
+        scale, minimum = _searched(kind, blocks, weights, scale, minimum)
+        stored, low = _as_fp16(scale), _as_fp16(minimum)
+        codes = _nearest(kind, blocks, stored.astype(np.float32), low.astype(np.float32))
+    else:
+        stored, low = _as_fp16(scale), _as_fp16(minimum)
+        codes = _rounded(kind, blocks, scale, minimum)
+    return _packed(kind, codes, stored, low)
+
+
+def decode(kind: BlockType, data: bytes) -> F32:
+    """The values of blocks, [num_blocks, 32]."""
+    raw = np.frombuffer(data, np.uint8).reshape(-1, kind.block_bytes)
+    scale = raw[:, :2].copy().view(np.float16).astype(np.float32)
+    place = 2
+    low = np.zeros_like(scale)
+    if kind.has_minimum:
+        low = raw[:, 2:4].copy().view(np.float16).astype(np.float32)
+        place = 4
+    if kind.bits == 8:
+        return scale * raw[:, place:].view(np.int8).astype(np.float32)
+    high = np.zeros((len(raw), BLOCK), np.uint8)
+    if kind.bits == 5:
+        high = (np.unpackbits(raw[:, place : place + 4], axis=1, bitorder="little") << 4).astype(np.uint8)
+        place += 4
+    nibbles = raw[:, place:]
+    codes = (np.concatenate([nibbles & 15, nibbles >> 4], axis=1) | high).astype(np.float32)
+    return scale * codes + low if kind.has_minimum else scale * (codes - 2 ** (kind.bits - 1))
+
+
+def _of_ggml(kind: BlockType, blocks: F32) -> tuple[F32, F32]:
+    """(scales, minima) [num_blocks, 1] before they are rounded to fp16."""
+    if kind.has_minimum:
+        low = blocks.min(axis=1, keepdims=True)
+        return (blocks.max(axis=1, keepdims=True) - low) / np.float32(2**kind.bits - 1), low
+    zeros = np.zeros((len(blocks), 1), np.float32)
+    if kind.bits == 8:
+        return np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127), zeros
+    extreme = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=1)[:, None], axis=1)
+    return extreme / np.float32(-(2 ** (kind.bits - 1))), zeros
+
+
+def _inverse(scale: F32) -> F32:
+    """1 / scale; 0 where that is beyond float32: such scales are 0 in fp16."""
+    sound = np.abs(scale) >= _LEAST_NORMAL
+    return np.where(sound, np.float32(1) / np.where(sound, scale, np.float32(1)), np.float32(0))
+
+
+def _rounded(kind: BlockType, blocks: F32, scale: F32, minimum: F32) -> U8:
+    """Codes as ggml rounds them: by the scale before it is rounded, halves away from zero (or up)."""
+    scaled = (blocks - minimum if kind.has_minimum else blocks) * _inverse(scale)
+    if kind.bits == 8:
+        away = np.trunc(scaled + np.copysign(np.float32(0.5), scaled))
+        # A sum that was rounded up to the next whole number: roundf does not.
+        away = np.where(np.abs(away - scaled) > np.float32(0.5), away - np.sign(scaled), away)
+        return _bytes(away)
+    middle = np.float32(0.5 if kind.has_minimum else 2 ** (kind.bits - 1) + 0.5)
+    return _whole(np.minimum(np.trunc(scaled + middle), 2**kind.bits - 1))
+
+
+def _bytes(codes: F32) -> U8:
+    """Whole numbers in [-128, 127] as bytes of two's complement."""
+    signed: U8 = codes.astype(np.int8).view(np.uint8)
+    return signed
+
+
+def _whole(codes: F32) -> U8:
+    unsigned: U8 = codes.astype(np.uint8)
+    return unsigned
+
+
+def _nearest(kind: BlockType, blocks: F32, scale: F32, minimum: F32) -> U8:
+    """The codes that are nearest under these scales."""
+    if kind.bits == 8:
+        return _bytes(np.clip(np.rint(blocks * _inverse(scale)), -127, 127))
+    shifted = (blocks - minimum) * _inverse(scale) + (0 if kind.has_minimum else 2 ** (kind.bits - 1))
+    return _whole(np.clip(np.rint(shifted), 0, 2**kind.bits - 1))
+
+
+def _centred(kind: BlockType, codes: U8) -> F32:
+    if kind.bits == 8:
+        return codes.view(np.int8).astype(np.float32)
+    return codes.astype(np.float32) - np.float32(0 if kind.has_minimum else 2 ** (kind.bits - 1))
+
+
+def _row_sum(values: F32) -> F32:
+    """Sums of 32 columns in one order on every machine: halves are added to halves."""
+    size = values.shape[1]
+    while size > 1:
+        size //= 2
+        values = values[:, :size] + values[:, size : 2 * size]
+    return values
+
+
+def _searched(kind: BlockType, blocks: F32, weights: F32, scale: F32, minimum: F32) -> tuple[F32, F32]:
+    """(scales, minima) of the least weighted squared error among a grid of factors, each refitted once to its codes."""
+    best = np.full((len(blocks), 1), np.inf, np.float32)
+    chosen, lowest = scale, minimum
+    total = _row_sum(weights)
+    mean = _row_sum(weights * blocks)
+    for factor in _FACTORS:
+        tried, low = scale * np.float32(factor), minimum * np.float32(min(factor, 1.0))
+        for refit in range(2):
+            codes = _centred(kind, _nearest(kind, blocks, tried, low))
+            error_of = _fp16_values(tried), _fp16_values(low)
+            error = _error(kind, blocks, weights, *error_of)
+            better = error < best
+            best, chosen, lowest = np.where(better, error, best), np.where(better, tried, chosen), np.where(better, low, lowest)
+            if refit == 0:
+                tried, low = _fitted(kind, blocks, weights, codes, (total, mean), (tried, low))
+    return chosen, lowest
+
+
+def _error(kind: BlockType, blocks: F32, weights: F32, scale: F32, low: F32) -> F32:
+    with np.errstate(over="ignore", invalid="ignore"):  # a scale that is infinite in fp16 is never the better one
+        gap = blocks - (scale * _centred(kind, _nearest(kind, blocks, scale, low)) + low)
+        return _row_sum(weights * gap * gap)
+
+
+def _fitted(kind: BlockType, blocks: F32, weights: F32, codes: F32, sums: tuple[F32, F32], now: tuple[F32, F32]) -> tuple[F32, F32]:
+    """The scale and the minimum that fit these codes best."""
+    total, mean = sums
+    squares, products = _row_sum(weights * codes * codes), _row_sum(weights * codes * blocks)
+    if not kind.has_minimum:
+        return np.where(squares > 0, products / np.where(squares > 0, squares, 1), now[0]), now[1]
+    firsts = _row_sum(weights * codes)
+    determinant = total * squares - firsts * firsts
+    sound = determinant > np.float32(1e-6) * total * squares
+    divisor = np.where(sound, determinant, 1)
+    scale = np.where(sound, (total * products - firsts * mean) / divisor, now[0])
+    low = np.where(sound, (squares * mean - firsts * products) / divisor, now[1])
+    return scale, low
+
+
+def _as_fp16(values: F32) -> NDArray[np.float16]:
+    with np.errstate(over="ignore"):
+        stored = values.astype(np.float16)
+    if not np.isfinite(stored).all():
+        raise InvalidParamsError(f"a scale of {np.abs(values).max():g} is beyond fp16: this tensor cannot have blocks", "type")
+    return stored
+
+
+def _fp16_values(values: F32) -> F32:
+    with np.errstate(over="ignore"):
+        return values.astype(np.float16).astype(np.float32)
+
+
+def _packed(kind: BlockType, codes: U8, scale: NDArray[np.float16], minimum: NDArray[np.float16]) -> bytes:
+    parts = [scale.view(np.uint8)]
+    if kind.has_minimum:
+        parts.append(minimum.view(np.uint8))
+    if kind.bits == 8:
+        parts.append(codes)
+    else:
+        if kind.bits == 5:
+            parts.append(np.packbits(codes >> 4, axis=1, bitorder="little"))
+        low = codes & 15
+        parts.append((low[:, :16] | (low[:, 16:] << 4)).astype(np.uint8))
+    return np.concatenate(parts, axis=1).tobytes()

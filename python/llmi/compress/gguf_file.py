@@ -1,0 +1,186 @@
+"""GGUF files that are made of others: their metadata byte for byte, with some entries changed, and tensors in other types."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from llmi.base.whole_file import whole_file
+from llmi.errors import ModelFileError
+
+#: Number of a type: (values of a block, bytes of a block); of all that a file may hold and llmi copies.
+SIZES = {
+    0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 10: (256, 84), 11: (256, 110), 12: (256, 144),
+    13: (256, 176), 14: (256, 210), 16: (256, 66), 17: (256, 74), 18: (256, 98), 19: (256, 50), 20: (32, 18), 21: (256, 110), 22: (256, 82),
+    23: (256, 136), 29: (256, 56), 30: (1, 2), 34: (256, 54), 35: (256, 66), 39: (32, 17), 40: (64, 36),
+}  # fmt: skip
+_SCALARS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+_TEXT, _ARRAY, _U32 = 8, 9, 4
+_ALIGNMENT = "general.alignment"
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredTensor:
+    """A tensor of a file: shape as GGUF has it, the columns first; `offset` counts from the file's beginning."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: int
+    offset: int
+
+    @property
+    def num_bytes(self) -> int:
+        """In the file."""
+        return num_bytes(self.shape, self.type)
+
+
+def num_bytes(shape: Sequence[int], kind: int) -> int:
+    """Bytes of a tensor of this type."""
+    values, size = SIZES[kind]
+    return math.prod(shape) // values * size
+
+
+class GgufSource:
+    """A file whose header was read.
+
+    Attributes
+    ----------
+    entries : dict
+        Name: the bytes of its type and value, in the file's order.
+    tensors : list of StoredTensor
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises ModelFileError: it is no little-endian GGUF file of version 2 or 3, or is cut short, or a part of a split one."""
+        self.path = path
+        try:
+            self._read()
+        except (struct.error, IndexError, UnicodeDecodeError, KeyError) as error:
+            raise ModelFileError(f"{path}: its header cannot be read: {type(error).__name__}: {error}", str(path)) from None
+        if "split.count" in self.entries:
+            raise ModelFileError(f"{path}: a part of a split model: join the parts first (llama-gguf-split --merge)", str(path))
+
+    def _read(self) -> None:
+        with self.path.open("rb") as file:
+            self._data = file.read(24)
+            magic, version, num_tensors, num_entries = struct.unpack("<4sIQQ", self._data)
+            if magic != b"GGUF" or version not in (2, 3):
+                raise ModelFileError(f"{self.path}: no little-endian GGUF file of version 2 or 3", str(self.path))
+            self._data = file.read(1 << 28)  # a header is smaller
+        self._place = 0
+        self.entries: dict[str, bytes] = {}
+        for _ in range(num_entries):
+            name = self._text()
+            start = self._place
+            self._skip(self._number("<I", 4))
+            self.entries[name] = self._data[start : self._place]
+        infos = []
+        for _ in range(num_tensors):
+            name = self._text()
+            dimensions = self._number("<I", 4)
+            shape = tuple(self._number("<Q", 8) for _ in range(dimensions))
+            infos.append((name, shape, self._number("<I", 4), self._number("<Q", 8)))
+        unknown = sorted({kind for _, _, kind, _ in infos if kind not in SIZES})
+        if unknown:
+            raise ModelFileError(f"{self.path}: types of tensors that llmi cannot copy: {unknown}", str(self.path))
+        self.alignment = struct.unpack("<I", self.entries[_ALIGNMENT][4:])[0] if _ALIGNMENT in self.entries else 32
+        begin = 24 + self._place + -(24 + self._place) % self.alignment
+        self.tensors = [StoredTensor(name, shape, kind, begin + offset) for name, shape, kind, offset in infos]
+        del self._data
+
+    def _number(self, form: str, size: int) -> int:
+        value: int = struct.unpack_from(form, self._data, self._place)[0]
+        self._place += size
+        return value
+
+    def _text(self) -> str:
+        length = self._number("<Q", 8)
+        if self._place + length > len(self._data):
+            raise IndexError(f"a text of {length:,} bytes")
+        self._place += length
+        return self._data[self._place - length : self._place].decode()
+
+    def _skip(self, kind: int) -> None:
+        if kind == _TEXT:
+            self._text()
+        elif kind == _ARRAY:
+            inner, count = self._number("<I", 4), self._number("<Q", 8)
+            if inner == _TEXT:
+                for _ in range(count):
+                    self._text()
+            else:
+                self._place += count * _SCALARS[inner]
+        else:
+            self._place += _SCALARS[kind]
+        if self._place > len(self._data):
+            raise IndexError("it ends inside an entry")
+
+    def bytes_of(self, tensor: StoredTensor) -> bytes:
+        """As they are stored. Raises ModelFileError if the file ends before."""
+        with self.path.open("rb") as file:
+            file.seek(tensor.offset)
+            data = file.read(tensor.num_bytes)
+        if len(data) != tensor.num_bytes:
+            raise ModelFileError(f"{self.path}: {tensor.name} is cut short", str(self.path))
+        return data
+
+    def text_of(self, name: str) -> str | None:
+        """A text among the entries, or None."""
+        entry = self.entries.get(name)
+        return entry[12:].decode() if entry is not None and entry[:4] == struct.pack("<I", _TEXT) else None
+
+
+def text_entry(text: str) -> bytes:
+    """Type and value of a text."""
+    data = text.encode()
+    return struct.pack("<IQ", _TEXT, len(data)) + data
+
+
+def number_entry(value: int) -> bytes:
+    """Type and value of a 32-bit number."""
+    return struct.pack("<II", _U32, value)
+
+
+@dataclasses.dataclass(frozen=True)
+class NewTensor:
+    """A tensor to write; `make` gives its bytes when they are due."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: int
+    make: Callable[[], bytes]
+
+
+def write_gguf(path: Path, entries: Mapping[str, bytes], tensors: Sequence[NewTensor], written: Callable[[], object]) -> None:
+    """Writes a file, whole or not at all. written: called after each tensor. Raises OSError."""
+    alignment = struct.unpack("<I", entries[_ALIGNMENT][4:])[0] if _ALIGNMENT in entries else 32
+    header = [struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(entries))]
+    header += [_named(name) + entry for name, entry in entries.items()]
+    offset = 0
+    for tensor in tensors:
+        header.append(_named(tensor.name) + struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape))
+        header.append(struct.pack("<IQ", tensor.type, offset))
+        size = num_bytes(tensor.shape, tensor.type)
+        offset += size + -size % alignment
+    with whole_file(path) as file:
+        start = b"".join(header)
+        file.write(start + bytes(-len(start) % alignment))
+        for data in _checked(tensors):
+            file.write(data + bytes(-len(data) % alignment))
+            written()
+
+
+def _checked(tensors: Iterable[NewTensor]) -> Iterable[bytes]:
+    for tensor in tensors:
+        data = tensor.make()
+        if len(data) != num_bytes(tensor.shape, tensor.type):
+            raise AssertionError(f"{tensor.name}: {len(data)} bytes, not {num_bytes(tensor.shape, tensor.type)}")
+        yield data
+
+
+def _named(name: str) -> bytes:
+    data = name.encode()
+    return struct.pack("<Q", len(data)) + data

@@ -1,0 +1,265 @@
+"""A GGUF file with smaller matrices, and the receipt that makes it again."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llmi import _core
+from llmi.base.kinds import Choice, parse
+from llmi.base.progress import progress
+from llmi.base.travel import Record
+from llmi.compress.blocks import BLOCK, BLOCK_TYPES, encode
+from llmi.compress.gguf_file import GgufSource, NewTensor, StoredTensor, number_entry, text_entry, write_gguf
+from llmi.errors import InvalidParamsError, ModelFileError
+from llmi.models import by_name
+from llmi.models.files import OpenModel, open_model
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from llmi.base.lazy_numpy import np
+
+#: What `llmi.compress.quantize` writes a tensor as: name of the type, number in a GGUF file.
+FLOATS = {"F32": 0, "F16": 1, "BF16": 30}
+TYPES = (*BLOCK_TYPES, *FLOATS)
+METHODS = ("absmax", "search")
+RECEIPT = "llmi.receipt"
+_FILE_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "BF16": 32}  # general.file_type
+_FLOAT_NUMBERS = (0, 1, 30)
+_VERSION = 1  # of what a receipt's parameters mean
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Report(Record):
+    """What became of a model.
+
+    Attributes
+    ----------
+    path : str
+        The new file.
+    bytes, source_bytes : int
+    tensors : dict
+        Name: its new type, of those that were written in another one.
+    fallbacks : dict
+        Name: why it kept its type though it was to have another.
+    requantized : list of str
+        Types that the source's matrices were quantised to already: their rounding is not undone.
+    """
+
+    path: str
+    bytes: int
+    source_bytes: int
+    tensors: dict[str, str]
+    fallbacks: dict[str, str]
+    requantized: list[str]
+
+    def __str__(self) -> str:
+        counted: dict[str, int] = {}
+        for kind in self.tensors.values():
+            counted[kind] = counted.get(kind, 0) + 1
+        types = ", ".join(f"{count} as {kind}" for kind, count in counted.items()) or "none"
+        lines = [f"{self.path}: {self.bytes / 1e6:,.1f} MB of {self.source_bytes / 1e6:,.1f}; tensors written: {types}"]
+        lines += [f"  {name} stays as it is: {why}" for name, why in self.fallbacks.items()]
+        if self.requantized:
+            lines.append(f"  the source was quantised itself ({', '.join(self.requantized)}): what that cost is still there")
+        return "\n".join(lines)
+
+
+def quantize(
+    model: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    type: str = "Q4_0",
+    method: str = "search",
+    tensors: Mapping[str, str] | None = None,
+) -> Report:
+    """Writes a GGUF file with the matrices of the layers in a smaller type; all metadata and the tokenizer are those of the source.
+
+    Equal inputs give equal bytes, on every machine. The file has a receipt, from which `llmi replay OUT -m MODEL` makes it again.
+
+    Parameters
+    ----------
+    model : path or name
+        A GGUF file of one part.
+    out : path
+        A new .gguf file; it is written whole or not at all.
+    type : {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16", "F32"}
+        Of the matrices of the layers. Embedding, head and norms keep their types.
+    method : {"search", "absmax"}
+        "absmax": ggml's own rule, byte for byte. "search": scales and minima of the least squared error.
+    tensors : dict, optional
+        Pattern of names, such as "blk.*.ffn_down.*": type. Of several that match, the last one holds, for all tensors of two dimensions or
+        more.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    InvalidParamsError
+        An unknown type or method, a pattern that no tensor matches, an `out` that exists or cannot be written.
+    ModelFileError
+        No GGUF file of one part.
+
+    Examples
+    --------
+    >>> from llmi.compress import quantize
+    >>> print(quantize("model.gguf", "small.gguf", type="Q4_1", tensors={"*ffn_down*": "Q8_0"}))  # doctest: +SKIP
+    """
+    rules = {"*": parse(Choice(TYPES), "type", type)}
+    method = parse(Choice(METHODS), "method", method)
+    given = {} if tensors is None else dict(tensors)
+    for pattern, kind in given.items():
+        parse(Choice(TYPES), f"tensors[{pattern!r}]", kind)
+    path, target = by_name.resolve(model), _free(out)
+    opened, source = _open(path)
+    settings = {"type": rules["*"], "method": method, "tensors": given}
+    receipt = {"version": _VERSION, "made": "quantize", "source": opened.digest()(), "model": path.name, "settings": settings}
+    return _write(opened, source, target, receipt)
+
+
+def replay_file(path: Path, model: str | os.PathLike[str] | None = None) -> tuple[bool, str]:
+    """Makes a file again from its receipt: (whether all bytes are equal, a line that says so).
+
+    Raises
+    ------
+    InvalidParamsError
+        It has no receipt, or one of another version; the source is another file than its receipt names.
+    """
+    text = GgufSource(path).text_of(RECEIPT)
+    if text is None:
+        raise InvalidParamsError(f"{path} has no receipt: llmi quantize writes one")
+    try:
+        receipt = json.loads(text)
+        settings = receipt["settings"]
+        version, digest, name = receipt["version"], receipt["source"], str(receipt["model"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidParamsError(f"{path}: its receipt cannot be read: {error!r:.200}") from None
+    if version != _VERSION:
+        raise InvalidParamsError(f"{path}: its receipt is of version {version}, this llmi reads version {_VERSION}")
+    opened, source = _open(by_name.resolve(path.parent / name if model is None else model))
+    if opened.digest()() != digest:
+        raise InvalidParamsError(f"{opened.path} is not the source of {path}: SHA-256 {opened.digest()()}, not {digest}")
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        again = Path(folder) / path.name
+        _write(opened, source, again, receipt)
+        first, second = _sha256(path), _sha256(again)
+    assert isinstance(settings, dict)
+    if first == second:
+        return True, f"{path}: made again from {opened.path.name} with the same bytes (SHA-256 {first})"
+    return False, f"{path}: made again from {opened.path.name} it has other bytes (SHA-256 {second}, not {first})"
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _free(out: str | os.PathLike[str]) -> Path:
+    path = Path(out)
+    if path.suffix != ".gguf":
+        raise InvalidParamsError(f"out: {path} must end in .gguf", "out")
+    if path.exists():
+        raise InvalidParamsError(f"out: {path} exists: nothing is written over a file", "out")
+    if not path.parent.is_dir():
+        raise InvalidParamsError(f"out: there is no folder {path.parent}", "out")
+    return path
+
+
+def _open(path: Path) -> tuple[OpenModel, GgufSource]:
+    opened = open_model(path)
+    if opened.core.gguf is None:
+        raise ModelFileError(
+            f"{path} is a folder of safetensors: llmi.compress reads GGUF files so far (llama.cpp's convert_hf_to_gguf.py)", str(path)
+        )
+    if len(opened.files) != 1:
+        raise ModelFileError(f"{path} has {len(opened.files)} parts: join them first (llama-gguf-split --merge)", str(path))
+    return opened, GgufSource(Path(opened.files[0].path))
+
+
+def _write(opened: OpenModel, source: GgufSource, target: Path, receipt: Mapping[str, object]) -> Report:
+    settings = receipt["settings"]
+    assert isinstance(settings, dict)
+    wanted, fallbacks = _wanted(source, settings["type"], settings["tensors"])
+    made = [_made(opened, source, tensor, wanted.get(tensor.name), settings["method"]) for tensor in source.tensors]
+    entries = dict(source.entries)
+    entries["general.file_type"] = number_entry(_FILE_TYPES[settings["type"]])
+    entries["general.quantization_version"] = number_entry(2)
+    entries[RECEIPT] = text_entry(json.dumps(receipt, sort_keys=True))
+    try:
+        with progress(len(made), "tensors") as bar:
+            write_gguf(target, entries, made, partial(bar.update, 1))
+    except OSError as error:
+        raise InvalidParamsError(f"out: {target} cannot be written: {error.strerror}", "out") from None
+    names = {number: name for name, number in {**FLOATS, **{kind.name: kind.number for kind in BLOCK_TYPES.values()}}.items()}
+    infos = {tensor.name: tensor.dtype for tensor in _core.model_tensors(opened.core, "")}
+    return Report(
+        path=str(target),
+        bytes=target.stat().st_size,
+        source_bytes=source.path.stat().st_size,
+        tensors={new.name: names[new.type] for new, old in zip(made, source.tensors, strict=True) if new.type != old.type},
+        fallbacks=fallbacks,
+        requantized=sorted(
+            {infos[tensor.name] for tensor in source.tensors if tensor.name in wanted and tensor.type not in _FLOAT_NUMBERS}
+        ),
+    )
+
+
+def _wanted(source: GgufSource, kind: str, patterns: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """({name: type}, {name: why it stays}). Raises InvalidParamsError for a pattern that matches nothing."""
+    wanted: dict[str, str] = {}
+    unused = set(patterns)
+    fallbacks: dict[str, str] = {}
+    for tensor in source.tensors:
+        if len(tensor.shape) < 2:
+            continue
+        chosen = kind if tensor.name.startswith("blk.") and tensor.name.endswith(".weight") else None
+        for pattern, named in patterns.items():
+            if fnmatch.fnmatchcase(tensor.name, pattern):
+                chosen = named
+                unused.discard(pattern)
+        if chosen in BLOCK_TYPES and tensor.shape[0] % BLOCK:
+            fallbacks[tensor.name] = f"{chosen} has blocks of {BLOCK} columns, which do not divide its {tensor.shape[0]}"
+        elif chosen is not None:
+            wanted[tensor.name] = chosen
+    if unused:
+        raise InvalidParamsError(f"tensors: no tensor of two dimensions has a name like {sorted(unused)[0]!r}", "tensors")
+    return wanted, fallbacks
+
+
+def _made(opened: OpenModel, source: GgufSource, tensor: StoredTensor, kind: str | None, method: str) -> NewTensor:
+    number = None if kind is None else FLOATS[kind] if kind in FLOATS else BLOCK_TYPES[kind].number
+    if kind is None or number is None or number == tensor.type:
+        return NewTensor(tensor.name, tensor.shape, tensor.type, partial(source.bytes_of, tensor))
+    return NewTensor(tensor.name, tensor.shape, number, _encoder(opened, tensor, kind, method))
+
+
+def _encoder(opened: OpenModel, tensor: StoredTensor, kind: str, method: str) -> Callable[[], bytes]:
+    def make() -> bytes:
+        values = _core.tensor_values(opened.core, "", tensor.name)
+        if not np.isfinite(values).all():
+            raise ModelFileError(f"{opened.path}: {tensor.name} holds NaN or infinity", str(opened.path))
+        if kind == "F32":
+            return values.tobytes()
+        if kind == "F16":
+            with np.errstate(over="ignore"):
+                halves = values.astype(np.float16)
+            if not np.isfinite(halves).all():
+                raise InvalidParamsError(f"{tensor.name}: {np.abs(values).max():g} is beyond fp16", "type")
+            return halves.tobytes()
+        if kind == "BF16":
+            bits = values.view(np.uint32)
+            return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16).tobytes()
+        return encode(BLOCK_TYPES[kind], values, method)
+
+    return make

@@ -1,0 +1,240 @@
+"""`llmi quantize`: blocks against ggml's rule written as loops, whole files, receipts, and what cannot be written."""
+
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gguf_model import encode as encode_file
+from gguf_model import metadata_of, tensors_of
+from llmi import LLM, InvalidParamsError, ModelFileError
+from llmi.cli.commands import main
+from llmi.compress import evaluate, quantize
+from llmi.compress.blocks import BLOCK_TYPES, decode, encode
+from llmi.compress.gguf_file import GgufSource
+from llmi.compress.quantizing import RECEIPT, replay_file
+from llmi.testing import tiny_model
+
+RNG = np.random.default_rng(8)
+F = np.float32
+
+
+def awkward() -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Blocks with ties, zeros, one sign, equal extremes, subnormals."""
+    blocks = RNG.standard_normal((40, 64)).astype(F) * F(0.07)
+    blocks[3] = 0
+    blocks[4] = 0.25
+    blocks[5] = -0.25
+    blocks[6, :32] = np.arange(32) / 2
+    blocks[7] = np.round(blocks[7] * 64) / 64
+    blocks[8, 0], blocks[8, 5] = 0.3, -0.3
+    blocks[9] *= F(1e-39)
+    blocks[10] = np.abs(blocks[10])
+    return blocks
+
+
+def of_ggml(name: str, block: list[Any]) -> bytes:
+    """quantize_row_NAME_ref of 32 float32 numbers, step by step as C has it."""
+    if name == "Q8_0":
+        largest = max(abs(value) for value in block)
+        scale = F(largest / F(127))
+        inverse = F(F(1) / scale) if scale else F(0)
+        products = [float(value * inverse) for value in block]
+        codes = [int(math.copysign(math.floor(abs(value) + 0.5), value)) for value in products]
+        return scale.astype(np.float16).tobytes() + struct.pack("32b", *codes)
+    bits, low = {"Q4_0": (4, None), "Q4_1": (4, min(block)), "Q5_0": (5, None), "Q5_1": (5, min(block))}[name]
+    if low is None:
+        extreme = F(0)
+        for value in block:
+            if abs(value) > abs(extreme):
+                extreme = value
+        scale, middle = F(extreme / F(-(2 ** (bits - 1)))), F(2 ** (bits - 1) + 0.5)
+    else:
+        scale, middle = F(F(max(block) - low) / F(2**bits - 1)), F(0.5)
+    inverse = F(F(1) / scale) if scale else F(0)
+    codes = [min(2**bits - 1, int(F(F(value - (low or F(0))) * inverse) + middle)) for value in block]
+    data = scale.astype(np.float16).tobytes() + (b"" if low is None else low.astype(np.float16).tobytes())
+    if bits == 5:
+        data += struct.pack("<I", sum((code >> 4) << place for place, code in enumerate(codes)))
+    return data + bytes((codes[place] & 15) | ((codes[place + 16] & 15) << 4) for place in range(16))
+
+
+@pytest.mark.parametrize("name", BLOCK_TYPES)
+def test_absmax_is_ggmls_rule(name: str) -> None:
+    values = np.delete(awkward(), 9, axis=0)  # ggml divides by a subnormal scale there
+    want = b"".join(of_ggml(name, list(block)) for block in values.reshape(-1, 32))
+    assert encode(BLOCK_TYPES[name], values, "absmax") == want
+    assert len(want) == values.size // 32 * BLOCK_TYPES[name].block_bytes
+
+
+@pytest.mark.parametrize("name", BLOCK_TYPES)
+def test_a_search_finds_smaller_errors(name: str) -> None:
+    kind, values = BLOCK_TYPES[name], awkward()
+    blocks = values.reshape(-1, 32).astype(np.float64)
+    weights = np.abs(RNG.standard_normal(64)).astype(F) + F(0.01)
+    weighted = np.tile(weights.astype(np.float64).reshape(2, 32), (40, 1))
+
+    def errors(data: bytes, by: Any) -> Any:
+        return (by * (blocks - decode(kind, data)) ** 2).sum(axis=1)
+
+    plain, searched, by_weight = (
+        encode(kind, values, method, weights=given) for method, given in (("absmax", None), ("search", None), ("search", weights))
+    )
+    assert (errors(searched, 1.0) <= errors(plain, 1.0) * 1.0001 + 1e-12).all()
+    assert errors(searched, 1.0).sum() < 0.98 * errors(plain, 1.0).sum()
+    assert errors(by_weight, weighted).sum() < errors(searched, weighted).sum()
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tiny_model(path=tmp_path_factory.mktemp("source") / "model", vocab_size=300, hidden_size=64)
+    path = folder.parent / "source.gguf"
+    path.write_bytes(encode_file({**metadata_of(folder), "general.file_type": 0}, tensors_of(folder)))
+    return path
+
+
+def made(source: Path, out: Path, **settings: Any) -> Path:
+    quantize(source, out, **settings)
+    return out
+
+
+@pytest.mark.parametrize("kind", [*BLOCK_TYPES, "F16", "BF16"])
+def test_files_hold_what_they_say(source: Path, tmp_path: Path, kind: str) -> None:
+    report = quantize(source, tmp_path / "a.gguf", type=kind, method="absmax")
+    old, new = GgufSource(source), GgufSource(tmp_path / "a.gguf")
+    assert {**old.entries, "general.file_type": b""} == {
+        **{name: entry for name, entry in new.entries.items() if name not in (RECEIPT, "general.quantization_version")},
+        "general.file_type": b"",
+    }
+    assert new.entries["general.file_type"] != old.entries["general.file_type"]
+    with LLM(source, kv_cache_memory_bytes=1 << 24) as before, LLM(tmp_path / "a.gguf", kv_cache_memory_bytes=1 << 24) as after:
+        assert list(before.weights) == list(after.weights)
+        for name in before.weights:
+            matrix = name.startswith("blk.") and before.weights[name].ndim == 2
+            assert report.tensors.get(name) == (kind if matrix else None)
+            values = before.weights[name]
+            if matrix and kind in BLOCK_TYPES:
+                values = decode(BLOCK_TYPES[kind], encode(BLOCK_TYPES[kind], values, "absmax")).reshape(values.shape)
+            elif matrix and kind == "F16":
+                values = values.astype(np.float16).astype(F)
+            elif matrix:
+                halves = values.astype(np.float64)
+                exponents = np.floor(np.log2(np.maximum(np.abs(halves), 1e-300)))
+                steps = 2.0 ** (exponents - 7)
+                values = (np.rint(halves / steps) * steps).astype(F)
+            assert (after.weights[name] == values).all(), name
+        assert after.generate("the", max_tokens=4, temperature=0)[0].token_ids
+    assert report.bytes == (tmp_path / "a.gguf").stat().st_size < source.stat().st_size == report.source_bytes
+    assert not report.fallbacks and not report.requantized
+
+
+def test_equal_inputs_give_equal_bytes_and_a_receipt(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rules = {"*ffn_down*": "Q8_0", "token_embd*": "F16"}
+    first, second = (made(source, tmp_path / name, type="Q4_1", tensors=rules) for name in ("a.gguf", "b.gguf"))
+    assert first.read_bytes() == second.read_bytes()
+    assert {tensor.type for tensor in GgufSource(first).tensors if "ffn_down" in tensor.name} == {8}
+    assert main(["replay", str(first), "-m", str(source)]) == 0
+    assert "the same bytes" in capsys.readouterr().out
+    data = bytearray(first.read_bytes())
+    data[-40] ^= 1
+    (tmp_path / "changed.gguf").write_bytes(data)
+    assert replay_file(tmp_path / "changed.gguf", source)[0] is False
+    with pytest.raises(InvalidParamsError, match="is not the source"):
+        replay_file(first, second)
+    with pytest.raises(InvalidParamsError, match="has no receipt"):
+        replay_file(source, source)
+    beside = tmp_path / "source.gguf"
+    beside.write_bytes(source.read_bytes())
+    assert replay_file(first)[0]  # found by its name, next to the file
+
+
+def test_smaller_types_cost_more(source: Path, tmp_path: Path) -> None:
+    text = [[int(token) for token in RNG.integers(0, 256, 64)]]
+    costs = [
+        evaluate(made(source, tmp_path / f"{kind}.gguf", type=kind), base=source, texts=text, window=32, kv_cache_memory_bytes=1 << 24).kl
+        for kind in ("Q8_0", "Q5_1", "Q4_0")
+    ]
+    assert 0 < costs[0] < costs[1] < costs[2]  # type: ignore[operator]
+
+
+def test_a_source_that_is_quantised_is_said_so(source: Path, tmp_path: Path) -> None:
+    small = made(source, tmp_path / "a.gguf", type="Q8_0")
+    report = quantize(small, tmp_path / "b.gguf", type="Q4_0")
+    assert report.requantized == ["Q8_0"] and "quantised itself" in str(report)
+    assert "made" in str(GgufSource(tmp_path / "b.gguf").text_of(RECEIPT))
+
+
+def test_columns_that_blocks_do_not_divide(tmp_path: Path) -> None:
+    folder = tiny_model(path=tmp_path / "model", vocab_size=300, intermediate_size=80)
+    path = tmp_path / "source.gguf"
+    path.write_bytes(encode_file(metadata_of(folder), tensors_of(folder)))
+    report = quantize(path, tmp_path / "a.gguf")
+    assert sorted(report.fallbacks) == ["blk.0.ffn_down.weight", "blk.1.ffn_down.weight"]
+    assert "blocks of 32 columns, which do not divide its 80" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"type": "Q9"}, "type must be one of"),
+        ({"method": "best"}, "method must be one of"),
+        ({"tensors": {"*": "Q9"}}, "must be one of"),
+        ({"tensors": {"no.such*": "Q8_0"}}, "has a name like 'no.such"),
+    ],
+)
+def test_what_cannot_be_asked(source: Path, tmp_path: Path, settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidParamsError, match=says):
+        quantize(source, tmp_path / "a.gguf", **settings)
+    assert not list(tmp_path.iterdir())
+
+
+def test_where_nothing_can_be_written(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "there.gguf").write_bytes(b"x")
+    for out, says in (
+        (tmp_path / "there.gguf", "exists"),
+        (source, "exists"),
+        (tmp_path / "a.bin", "gguf"),
+        (tmp_path / "no" / "a.gguf", "no folder"),
+    ):
+        with pytest.raises(InvalidParamsError, match=says):
+            quantize(source, out)
+    with pytest.raises(ModelFileError, match="folder of safetensors"):
+        quantize(source.parent / "model", tmp_path / "a.gguf")
+    assert main(["quantize", str(source), str(tmp_path / "b.gguf"), "--tensor", "x"]) == 2
+    assert "PATTERN=TYPE" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["there.gguf"]
+
+
+def test_values_that_no_type_can_hold(source: Path, tmp_path: Path) -> None:
+    folder = source.parent / "model"
+    for value, kind, says in ((1e6, "F16", "beyond fp16"), (1e30, "Q8_0", "beyond fp16"), (math.nan, "Q8_0", "NaN")):
+        tensors = tensors_of(folder)
+        tensors["blk.0.ffn_up.weight"] = tensors["blk.0.ffn_up.weight"].copy()
+        tensors["blk.0.ffn_up.weight"][3, 3] = value
+        path = tmp_path / f"{value}{kind}.gguf"
+        path.write_bytes(encode_file(metadata_of(folder), tensors))
+        with pytest.raises((InvalidParamsError, ModelFileError), match=says):
+            quantize(path, tmp_path / "out.gguf", type=kind)
+    assert not (tmp_path / "out.gguf").exists() and not list(tmp_path.glob(".*"))
+
+
+def test_an_interrupt_leaves_no_file(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> bytes:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("llmi.compress.quantizing.encode", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        quantize(source, tmp_path / "a.gguf")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "a.gguf"
+    assert main(["quantize", str(source), str(out), "--type", "Q5_0", "--method", "absmax", "--tensor", "*attn_v*=Q8_0"]) == 0
+    assert "as Q5_0" in capsys.readouterr().out
+    assert out.read_bytes() == made(source, tmp_path / "b.gguf", type="Q5_0", method="absmax", tensors={"*attn_v*": "Q8_0"}).read_bytes()
