@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import sys
 from typing import Any
 
@@ -27,6 +29,20 @@ class Doctor:
         return "\n".join(f"{name:14} {value}" for name, value in self.facts.items())
 
     __repr__ = __str__
+
+
+def build() -> str:
+    """What is installed: a released wheel, one that was built on this machine, or the sources themselves."""
+    try:
+        found = importlib.metadata.distribution("llmi")
+    except importlib.metadata.PackageNotFoundError:
+        return "none installed: the sources are on Python's path"
+    tags = re.findall(r"^Tag: (\S+)$", found.read_text("WHEEL") or "", re.MULTILINE)
+    if not tags:
+        return "none installed: Python's path leads to the sources"
+    many = [tag for tag in tags if "manylinux" in tag]
+    made = "a wheel for many Linux systems, without CUDA" if many else "built on this machine or one like it"
+    return f"{made}: {', '.join(many or tags)}"
 
 
 def doctor() -> Doctor:
@@ -53,6 +69,7 @@ def doctor() -> Doctor:
     return Doctor(
         {
             "llmi": llmi.__version__,
+            "build": build(),
             "python": f"{platform.python_version()} ({sys.executable})",
             "cpu": f"{system['cpu'] or platform.machine()}: {', '.join(features) or 'baseline'}",
             "kernels": f"{selected}; available: {', '.join(system['tables'])}",
