@@ -7,7 +7,7 @@
 --also names the model in further types, Q8_0 or BF16, as llama-quantize writes them: llmi and llama.cpp run each. The other
 peers are prepared and served by benchmarks/peers.py. What is not given is not measured. --model may be one of
 benchmarks/random_model.py, larger than the caches; it is SmolLM2-135M otherwise.
-`--readme FILE.json` writes the README's table from a result.
+`--readme FILE.json` writes the table in docs from a result.
 """
 
 from __future__ import annotations
@@ -343,7 +343,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def readme_table(result: dict[str, Any]) -> str:
-    """The README's table."""
+    """The table of docs/speed.md."""
     results = result["results"]
 
     def cell(name: str) -> str:

@@ -10,7 +10,7 @@ in float64 over the whole vocabulary at each position of the same tokens:
 - running text: tests/data/text.txt in windows of 512; code: functions of llmi (benchmarks/code_edits.txt) likewise; other languages:
   benchmarks/other_languages.txt, whole; position 1,000: the last 33 positions of windows of 1,025 of running text.
 llama.cpp runs with its defaults in PEERS (benchmarks/peer_logits.py), answers token by token. Without --model: SmolLM2-135M, Gemma 3 270M.
-`--readme FILE.json SPEED.json` writes the README's table from a result and one of benchmarks/precision_speed.py.
+`--readme FILE.json SPEED.json` writes the table in docs from a result and one of benchmarks/precision_speed.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python benchmarks/hooks.py [--rounds 7] [--sequences 32] [--output FILE.json]
 
-`--readme FILE.json` writes the README's sentence from a result.
+`--readme FILE.json` writes the sentence in docs/speed.md from a result.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Ratios are times with 16 bits over times with 8: the median of rounds, each of w
 measured in short turns of a few steps: bandwidth, 8 bits, 16, 8, bandwidth; turns are sorted by whether both reads of 256 MB gave less
 than --far-gb-s (two threads that share one link to memory: near) or more (each has its own: far). A layer alone has 98,304 outputs, so
 that its weights come from memory, or 4,096, which stay in the cache. Without --model: SmolLM2-135M and Gemma 3 270M.
-`--readme FILE.json` writes the table in docs/results.md; `benchmarks/fidelity.py --readme FIDELITY.json FILE.json` the README's.
+`--readme FILE.json` writes the table in docs/results.md; `benchmarks/fidelity.py --readme FIDELITY.json FILE.json` that in docs/precision.md.
 """
 
 from __future__ import annotations

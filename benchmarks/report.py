@@ -18,7 +18,7 @@ from llmi import _core
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Pages with tables between markers.
-PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "results.md")
+PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("speed", "precision", "performance", "results"))
 
 
 def header() -> dict[str, Any]:
@@ -58,9 +58,7 @@ def main(
     """
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--output", type=Path, help="write the result here, as JSON")
-    parser.add_argument(
-        "--readme", type=Path, nargs="+", help="put the table in the README or docs in from this result, and from further ones"
-    )
+    parser.add_argument("--readme", type=Path, nargs="+", help="put the table in docs from this result, and from further ones")
     options = parser.parse_args()
     if options.readme:
         result: dict[str, Any] = {}

@@ -4,7 +4,7 @@
 
 PYTHON, of an environment with torch and transformers, also measures transformers' continuous-batching scheduler.
 
-`--readme FILE.json` writes the README's table from a result.
+`--readme FILE.json` writes the table in docs from a result.
 """
 
 from __future__ import annotations

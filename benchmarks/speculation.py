@@ -5,7 +5,7 @@
 140 prompts in seven kinds, made from committed text and code. Speed is tokens over the time between the first and the last one.
 "copied" is the share of a kind's tokens, as drawn without speculation, that end four tokens which stand so in the prompt.
 Peers run the first quarter of each kind: transformers' prompt lookup, and llama.cpp's (DIR holds its llama-lookup).
-`--readme FILE.json` writes the README's table from a result.
+`--readme FILE.json` writes the table in docs from a result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The README's Python runs, in order, in one namespace; each notebook runs too."""
+"""The README is one screen, its Python runs and its numbers stand in docs; docs/tour.md and each notebook run too."""
 
 from __future__ import annotations
 
@@ -13,13 +13,66 @@ import llmi
 ROOT = Path(__file__).parents[2]
 
 
-def test_python_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], smollm_path: Path) -> None:
+README = (ROOT / "README.md").read_text()
+
+
+def test_readme_is_one_screen() -> None:
+    assert len(README.splitlines()) <= 60 and len(README.split()) <= 700
+
+
+def test_python_of_the_readme(capsys: pytest.CaptureFixture[str], smollm_path: Path) -> None:
+    [block] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    namespace: dict[str, object] = {}
+    exec(compile(block, "README.md", "exec"), namespace)
+    assert capsys.readouterr().out.splitlines() == ["The capital of France is Paris.", "True"]
+    namespace["llm"].close()  # type: ignore[attr-defined]
+
+
+#: The tables that the README had, by the beginning of their first row, and the pages that have them.
+TABLES = {
+    "| area | supported |": "features",
+    "| | llmi | llmi, bf16 attention |": "speed",
+    "| | llmi | llama.cpp, same file |": "speed",
+    "| prompts | copied |": "speed",
+    "| speed-up (95 %) | auto, 1 at once": "speed",
+    "| measured | result |": "speed",
+    "| model | mode | KL: chat |": "precision",
+    "| setting | cost in precision |": "precision",
+}
+
+
+@pytest.mark.parametrize("begin", TABLES)
+def test_tables_have_their_place(begin: str) -> None:
+    pages = [path.stem for path in (ROOT / "docs").glob("*.md") if f"\n{begin}" in path.read_text(encoding="utf-8")]
+    assert TABLES[begin] in pages
+
+
+def rows_of(text: str) -> dict[str, dict[str, str]]:
+    """A table's cells by row and column."""
+    header, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    return {row[0]: dict(zip(header[1:], row[1:], strict=True)) for row in rows}
+
+
+def test_numbers_of_the_readme_stand_in_docs() -> None:
+    page = (ROOT / "docs/speed.md").read_text(encoding="utf-8")
+    table = re.search(r"<!-- compare: begin -->\n(.*?)<!-- compare: end -->", page, re.DOTALL)
+    assert table
+    measured, shown = rows_of(table[1]), rows_of(README)
+    assert sum(len(cells) for cells in shown.values()) == 6
+    for row, cells in shown.items():
+        for column, number in cells.items():
+            assert measured[row][column] == number, (row, column)
+
+
+def test_python_blocks_of_the_tour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], smollm_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/tour.md").read_text(), re.DOTALL)
     assert len(blocks) == 3
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), namespace)
+        exec(compile(block, "docs/tour.md", "exec"), namespace)
     out = capsys.readouterr().out
     assert out.splitlines()[0] == "The capital of France is Paris."
     assert "\nTrue\n" in out and out.splitlines()[-2:] == ["True", "True"]
