@@ -93,11 +93,11 @@ std::vector<PyLabResult> Extend(EngineHandle& handle, const std::vector<LabExten
 
 // {layer: [num_tokens, hidden_size]} of each prompt.
 std::vector<py::dict> RowsOfPrompts(EngineHandle& handle, const std::vector<std::vector<int32_t>>& prompts, const std::vector<int>& layers,
-                                    bool normed) {
+                                    bool normed, const std::vector<std::optional<size_t>>& second_texts) {
   std::vector<std::map<int, std::vector<float>>> rows;
   {
     const GilReleased release;
-    rows = handle.engine().lab().HiddenRows(prompts, layers, normed);
+    rows = handle.engine().lab().HiddenRows(prompts, second_texts, layers, normed);
   }
   std::vector<py::dict> dicts;
   for (size_t i = 0; i < rows.size(); ++i) dicts.push_back(Layers(std::move(rows[i]), static_cast<int64_t>(prompts[i].size())));
@@ -298,6 +298,7 @@ void RegisterLab(py::module_& module) {
       py::arg("engine"), py::arg("sequence"), py::arg("shortlist"), py::arg("more_ids"));
   module.def("lab_extend", &Extend, py::arg("engine"), py::arg("extensions"));
   module.def("hidden_rows", &RowsOfPrompts, py::arg("engine"), py::arg("prompts"), py::arg("layers"), py::arg("normed"),
+             py::arg("second_texts") = std::vector<std::optional<size_t>>(),
              "{layer: [num_tokens, hidden_size]} of each prompt; no head runs.");
   module.def("head", &Head, py::arg("engine"), py::arg("hidden"), py::arg("shortlist"), py::arg("in_drafter"),
              "The logits of rows [num_rows, hidden_size] that have had the final norm; with a shortlist, of these ids in their order.");

@@ -52,6 +52,7 @@ struct AttentionOptions {
   int num_threads = 1;
   Parents parents;
   std::optional<std::vector<float>> sinks, linear_biases;
+  std::optional<std::vector<int32_t>> firsts, lasts;
 
   AttentionOptions(const py::kwargs& given, AttentionArgs* args) {
     args->scale = 1.0f;
@@ -64,6 +65,8 @@ struct AttentionOptions {
     keywords.Read("sinks", &sinks);
     keywords.Read("linear_biases", &linear_biases);
     keywords.Read("parents", &parents);
+    keywords.Read("firsts", &firsts);
+    keywords.Read("lasts", &lasts);
     keywords.Read("num_threads", &num_threads);
     keywords.CheckAllKnown();
   }
@@ -78,7 +81,7 @@ struct TestSequence {
         kept(context, KvGroups({{args.window, num_kv_heads, q.shape(1) / num_heads}}, ParseKvType(options.kv_dtype), options.block_size),
              options.block_size, k.shape(0)),
         base_len(k.shape(0) - q.shape(0)),
-        positions(PositionsOf(options.parents, q.shape(0), base_len)),
+        positions(options.lasts ? *options.lasts : PositionsOf(options.parents, q.shape(0), base_len)),
         placed_q(Place(context, q)),
         sinks(PlaceHeads(options.sinks)),
         linear_biases(PlaceHeads(options.linear_biases)) {
@@ -91,6 +94,7 @@ struct TestSequence {
     args.segments = &queries;
     args.num_segments = 1;
     args.positions = positions.data();
+    if (options.firsts) args.firsts = options.firsts->data();
     args.q = placed_q.data();
     args.q_stride = args.out_stride = q.shape(1);
     args.num_heads = num_heads;
@@ -128,7 +132,8 @@ struct TestSequence {
 };
 
 // Writes K and V of one sequence, then queries them. k, v [num_slots, num_kv_heads * head_dim]; q [rows, num_heads * head_dim]: the last
-// rows. By name: kv_dtype, block_size, window, scale, soft_cap, sinks and linear_biases of the heads, parents of the rows, num_threads.
+// rows. By name: kv_dtype, block_size, window, scale, soft_cap, sinks and linear_biases of the heads, parents of the rows, num_threads;
+// firsts and lasts: what each row sees, where rows see those behind them.
 FloatArray TestAttention(const std::string& table, const FloatArray& q, const FloatArray& k, const FloatArray& v, int64_t num_heads,
                          int64_t num_kv_heads, const py::kwargs& given) {
   TestSequence sequence(table, q, k, num_heads, num_kv_heads, given);

@@ -50,6 +50,8 @@ void BatchBuilder::AddToken(int32_t token_id, bool wanted) {
   ++segment.num_rows;
 }
 
+void BatchBuilder::AddTokenType(int32_t type) { batch_.token_types.push_back(type); }
+
 void BatchBuilder::AddDraft(const Draft& draft) {
   if (draft.size() == 0) return;
   BatchSegment& segment = batch_.segments.back();

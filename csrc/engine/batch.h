@@ -23,6 +23,8 @@ class BatchBuilder {
   void BeginSegment(const KvSequence& kv);
   // The sequence's next token. wanted: its final hidden state is an output of the forward.
   void AddToken(int32_t token_id, bool wanted);
+  // The type of that token, of a model that has types (ForwardBatch::token_types).
+  void AddTokenType(int32_t type);
   // Adds a row for each node of a draft. All of them are wanted. Node i is stored i slots after the slot that follows the last token; its
   // position follows from its depth.
   void AddDraft(const Draft& draft);

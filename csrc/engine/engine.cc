@@ -54,6 +54,7 @@ Engine::~Engine() { Close(); }
 
 void Engine::Check(const Request& request) const {
   CheckOpen();
+  CheckGenerates(decoder_->spec());
   limits_.Check(request);
 }
 

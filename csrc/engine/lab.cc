@@ -7,6 +7,7 @@
 
 #include "core/errors.h"
 #include "engine/batch.h"
+#include "engine/request_limits.h"
 
 namespace llmi {
 namespace {
@@ -68,6 +69,12 @@ void Lab::Check(const LabExtension& extension) const {
   } else {
     length += draft.size();
   }
+  if (decoder_.spec().two_sided && length > limits_.max_num_batched_tokens) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "the tokens of a text see each other, so they run in one step: " + std::to_string(length) +
+                    " tokens exceed max_num_batched_tokens = " + std::to_string(limits_.max_num_batched_tokens) + "; raise it",
+                "max_num_batched_tokens");
+  }
   if (length > limits_.max_model_len) {
     throw Error(ErrorKind::kInvalidArgument,
                 std::to_string(length) + " tokens exceed max_model_len = " + std::to_string(limits_.max_model_len), "tokens");
@@ -75,6 +82,7 @@ void Lab::Check(const LabExtension& extension) const {
 }
 
 std::vector<LabResult> Lab::Extend(const std::vector<LabExtension>& extensions) {
+  CheckGenerates(decoder_.spec());
   std::vector<LabResult> results(extensions.size());
   commands_.Execute([&] { ExtendNow(extensions, &results); });
   return results;
@@ -152,11 +160,13 @@ void Lab::ComputeStep(const std::vector<LabExtension>& extensions, std::vector<b
     builder.AddTaps(capture.layer_logits);
     builder.AddAttention(capture.attention);
   }
+  const bool has_types = decoder_.spec().embedding.num_token_types > 1;
   int64_t budget = limits_.max_num_batched_tokens;
   for (size_t i = 0; i < extensions.size() && budget > 0; ++i) {
     if ((*done)[i]) continue;
     const LabExtension& extension = extensions[i];
     LabSequence& sequence = *extension.sequence;
+    if (decoder_.spec().two_sided && Missing(extension) > budget) break;  // it runs in the next step, whole
     const int64_t num_tokens = std::min(Missing(extension), budget);
     const bool whole = num_tokens == Missing(extension);
     const auto tree_size = extension.is_tree ? static_cast<int64_t>(extension.token_ids.size()) : 0;
@@ -173,6 +183,7 @@ void Lab::ComputeStep(const std::vector<LabExtension>& extensions, std::vector<b
       const bool is_new = !extension.is_tree && from_end <= static_cast<int64_t>(extension.token_ids.size());
       const bool wanted = is_new || (extension.wants_last && extension.token_ids.empty() && from_end == 1);
       builder.AddToken(sequence.tokens[static_cast<size_t>(first + t)], wanted);
+      if (has_types) builder.AddTokenType(sequence.second_text && static_cast<size_t>(first + t) >= *sequence.second_text ? 1 : 0);
       if (wanted) owners.push_back(i);
     }
     if (with_tree) {

@@ -35,6 +35,7 @@ struct LabSequence {
   LabCapture capture;
   std::optional<Shortlist> shortlist;        // only these ids and those of its tokens have logits, the others -inf
   std::shared_ptr<const Steering> steering;  // null: none
+  std::optional<size_t> second_text;         // where a second text begins, whose tokens are of type 1, if the model has types
   Draft tree;                                // nodes that wait for Commit or Rollback
 
   KvSequence kv;
@@ -88,8 +89,10 @@ class Lab {
   // Keeps this path of tree nodes, root first, and frees the rest.
   void Commit(const std::shared_ptr<LabSequence>& sequence, const std::vector<int32_t>& path);
   // Hidden states after these layers, at every token of each prompt: {layer: [num_tokens, hidden_size]}. normed: after the final norm. No
-  // head runs, and nothing comes from the prefix cache or stays in it.
+  // head runs, and nothing comes from the prefix cache or stays in it. second_texts: LabSequence::second_text of each prompt; empty: none
+  // has one.
   std::vector<std::map<int, std::vector<float>>> HiddenRows(const std::vector<std::vector<int32_t>>& prompts,
+                                                            const std::vector<std::optional<size_t>>& second_texts,
                                                             const std::vector<int>& layers, bool normed);
   // The logits [num_rows, vocab_size or size of the shortlist] of rows, as a step computes them. A drafter may call it, too, while the
   // engine thread asks it.

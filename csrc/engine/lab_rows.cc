@@ -4,16 +4,20 @@
 
 #include "core/fp_env.h"
 #include "engine/lab.h"
+#include "engine/request_limits.h"
 #include "engine/sizing.h"
 
 namespace llmi {
 
 std::vector<std::map<int, std::vector<float>>> Lab::HiddenRows(const std::vector<std::vector<int32_t>>& prompts,
+                                                               const std::vector<std::optional<size_t>>& second_texts,
                                                                const std::vector<int>& layers, bool normed) {
+  CheckArgument(second_texts.empty() || second_texts.size() == prompts.size(), "second_texts: one for each prompt, or none");
   std::vector<LabExtension> extensions;
   for (const std::vector<int32_t>& prompt : prompts) {
     auto sequence = std::make_shared<LabSequence>();
     sequence->capture.hidden_states = layers;
+    if (!second_texts.empty()) sequence->second_text = second_texts[extensions.size()];
     extensions.push_back({.sequence = sequence, .token_ids = prompt, .parents = {}, .wants_logits = false});
   }
   std::vector<LabResult> results(prompts.size());
@@ -43,6 +47,7 @@ std::vector<std::map<int, std::vector<float>>> Lab::HiddenRows(const std::vector
 }
 
 std::vector<float> Lab::Head(const HeadQuery& query) {
+  CheckGenerates(decoder_.spec());
   const int64_t vocab_size = decoder_.spec().vocab_size;
   const int64_t hidden_size = decoder_.spec().hidden_size;
   const int64_t num_rows = static_cast<int64_t>(query.hidden.size()) / hidden_size;

@@ -16,6 +16,15 @@ int64_t NumInputs(const Request& request) {
   return only_scored ? std::max<int64_t>(1, prompt_len - 1) : prompt_len;
 }
 
+void CheckGenerates(const ModelSpec& model) {
+  if (model.generates) return;
+  throw Error(ErrorKind::kInvalidArgument,
+              "this " + model.family +
+                  " model has no head for tokens, so it neither generates nor has logits: it makes vectors (embed) or "
+                  "scores (score) of texts",
+              "model");
+}
+
 RequestLimits::RequestLimits(const ModelSpec& model, const EngineConfig& config)
     : vocab_size_(model.vocab_size),
       num_layers_(model.num_layers()),

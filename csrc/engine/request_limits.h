@@ -21,6 +21,9 @@ inline bool IsGuided(const Request& request) { return request.params.guided() &&
 // Sequences that the request grows into.
 inline int64_t NumSeats(const Request& request) { return request.num_samples * (IsGuided(request) ? 2 : 1); }
 
+// Throws Error(kInvalidArgument) for a model without a head.
+void CheckGenerates(const ModelSpec& model);
+
 class RequestLimits {
  public:
   RequestLimits(const ModelSpec& model, const EngineConfig& config);

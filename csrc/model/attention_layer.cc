@@ -204,6 +204,26 @@ void AddAttention(const LayerPass& pass, int64_t layer, const LayerWeights& weig
   AddGated(pass, layer, weights, attended, OutputInput(pass, weights), false);
 }
 
+TwoSidedRows SeenRows(const ForwardBatch& batch, int64_t window) {
+  TwoSidedRows seen;
+  for (const BatchSegment& segment : batch.segments) {
+    const int64_t end = segment.base_len + segment.num_rows;
+    for (int64_t position = segment.base_len; position < end; ++position) {
+      seen.firsts.push_back(static_cast<int32_t>(window == 0 ? 0 : std::max<int64_t>(0, position - window + 1)));
+      seen.lasts.push_back(static_cast<int32_t>((window == 0 ? end : std::min(end, position + window)) - 1));
+    }
+  }
+  return seen;
+}
+
+void SeeRows(const LayerCache& cache, AttentionArgs* args) {
+  args->positions = cache.batch.positions.data();
+  if (cache.seen == nullptr) return;
+  args->positions = cache.seen->lasts.data();
+  args->firsts = cache.seen->firsts.data();
+  args->window = 0;
+}
+
 void AttentionLayer(const LayerPass& pass, int64_t layer, const LayerWeights& weights, float* normed_at, const LayerCache& cache,
                     ForwardResult* result) {
   const AttentionSpec& attention = pass.spec.layers[static_cast<size_t>(layer)].attention;
@@ -218,7 +238,7 @@ void AttentionLayer(const LayerPass& pass, int64_t layer, const LayerWeights& we
   AttentionArgs args = AttentionOf(pass, layer, weights, heads, cache.kv, attended);
   args.segments = cache.segments;
   args.num_segments = cache.num_segments;
-  args.positions = cache.batch.positions.data();
+  SeeRows(cache, &args);
   const LinearInput input = OutputInput(pass, weights);
   const bool reads_attended = ReadsAttended(attention);
   const std::vector<int>& wanted = cache.batch.attention_layers;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "cache/kv_cache.h"
 #include "kernels/ops/attention_step.h"
@@ -10,13 +11,24 @@
 
 namespace llmi {
 
+// What each row of a batch sees where a model is two-sided: AttentionArgs::firsts and positions.
+struct TwoSidedRows {
+  std::vector<int32_t> firsts;
+  std::vector<int32_t> lasts;
+};
+// window: positions that a row sees on each side, itself included; 0: all.
+TwoSidedRows SeenRows(const ForwardBatch& batch, int64_t window);
+
 // The cache of a layer and the batch that is placed in it.
 struct LayerCache {
   KvView kv;
   const AttentionSegment* segments;
   int64_t num_segments;
   const ForwardBatch& batch;
+  const TwoSidedRows* seen;  // null: rows see what is before them
 };
+// Sets which positions the batch's rows see.
+void SeeRows(const LayerCache& cache, AttentionArgs* args);
 
 // The heads of a layer that are computed of each row.
 enum class HeadKinds : uint8_t { kAll, kQueries, kKeysAndValues };  // gates go with queries

@@ -21,6 +21,7 @@ void ForEachVector(Batch& batch, const Visit& visit) {
   visit(batch.states);
   visit(batch.state_logs);
   visit(batch.captures);
+  visit(batch.token_types);
   visit(batch.wanted_rows);
   visit(batch.tap_layers);
   visit(batch.attention_layers);
@@ -36,6 +37,7 @@ void Require(bool holds, const char* what) {
 void CheckOffsets(const ForwardBatch& batch) {
   const int64_t num_rows = batch.num_rows();
   Require(static_cast<int64_t>(batch.positions.size()) == num_rows, "a position for each token is needed");
+  Require(batch.token_types.empty() || static_cast<int64_t>(batch.token_types.size()) == num_rows, "each token has a type, or none has");
   int64_t row = 0;
   for (const BatchSegment& segment : batch.segments) {
     Require(segment.row_begin == row && segment.num_rows >= 0 && segment.num_rows <= num_rows - row,
@@ -120,6 +122,8 @@ void CheckBatch(const ForwardBatch& batch, const ModelSpec& spec, const KvGroups
   const auto all = [](const auto& values, const auto& fits) { return std::all_of(values.begin(), values.end(), fits); };
   Require(all(batch.token_ids, [&](int32_t id) { return in_range(id, spec.vocab_size); }), "a token is out of range");
   Require(all(batch.positions, [&](int32_t position) { return in_range(position, spec.max_position); }), "a position is out of range");
+  Require(all(batch.token_types, [&](int32_t type) { return in_range(type, spec.embedding.num_token_types); }),
+          "a token's type is out of range");
   for (const std::vector<int>* layers : {&batch.tap_layers, &batch.kept_layers}) {
     Require(all(*layers, [&](int layer) { return in_range(layer, spec.num_layers() + 1); }), "a layer is out of range");
   }

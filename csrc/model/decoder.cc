@@ -33,6 +33,11 @@ float* KeepMlpInput(const LayerPass& pass, const LayerSpec& spec, const LayerWei
   return pass.normed;
 }
 
+// x = norm(x), where the model has this norm.
+void NormStream(const LayerPass& pass, const NormSpec& norm, const NormWeights& weights) {
+  if (norm.present) Norm(pass.context, RowNorm(norm, weights, pass.x, pass.x, pass.num_rows, pass.spec.hidden_size));
+}
+
 // Calls visit(begin, end) for each run of rows that follow each other: rows[begin, end).
 template <typename Visit>
 void ForEachRun(const std::vector<int32_t>& rows, const Visit& visit) {
@@ -74,7 +79,7 @@ void Decoder::Reserve(const KernelContext& context, int64_t num_rows, int64_t nu
 bool Decoder::Replays(const KernelContext& context, const ForwardBatch& batch) const {
   const bool keeps_more = std::ranges::any_of(batch.kept_layers, [&](int layer) { return !AlwaysKeeps(layer); });
   const bool captures = !batch.tap_layers.empty() || keeps_more || !batch.attention_layers.empty();
-  return context.device != nullptr && batch.num_rows() <= kMaxReplayedRows && !captures && batch.steered.empty();
+  return context.device != nullptr && batch.num_rows() <= kMaxReplayedRows && !captures && batch.steered.empty() && !spec_.two_sided;
 }
 
 void Decoder::FindSegments(const ForwardBatch& batch) {
@@ -100,6 +105,10 @@ Decoder::PassIds Decoder::FindIds(const KernelContext& context, const ForwardBat
   const EmbeddingSpec& embedding = spec_.embedding;
   if (!embedding.positions.name.empty()) {
     for (const int32_t position : ids.positions) ids.position_ids.push_back(position + static_cast<int32_t>(embedding.position_offset));
+  }
+  if (!embedding.token_types.name.empty()) {
+    ids.token_types = batch.token_types;
+    ids.token_types.resize(ids.token_ids.size(), 0);
   }
   // The stream's first rows need no gathering, unless they have to be copied.
   int32_t next = 0;
@@ -140,7 +149,7 @@ void Decoder::Embed(const KernelContext& context, std::span<const int32_t> token
   Embedding(context, weights_.embedding.view(), token_ids.data(), static_cast<int64_t>(token_ids.size()), static_cast<float>(scale), out);
 }
 
-// norm(scale * embedding of the token + embedding of the position).
+// norm(scale * embedding of the token + embedding of the position + embedding of the token's type).
 void Decoder::BeginStream(const LayerPass& pass, const PassIds& ids) const {
   const EmbeddingSpec& embedding = spec_.embedding;
   const auto embed = [&](const PackedMatrix& table, const std::vector<int32_t>& rows, const int32_t* there, double scale, float* out) {
@@ -158,6 +167,11 @@ void Decoder::BeginStream(const LayerPass& pass, const PassIds& ids) const {
     embed(weights_.positions, ids.position_ids, ids.there.position_ids, 1.0, pass.normed);
     AddScaled(pass.context, pass.normed, pass.num_rows * spec_.hidden_size, 1.0f, pass.x);
   }
+  if (!ids.token_types.empty()) {
+    const int32_t* there = pass.context.device == nullptr ? nullptr : pass.context.device->PlaceIds(ids.token_types.data(), pass.num_rows);
+    embed(weights_.token_types, ids.token_types, there, 1.0, pass.normed);
+    AddScaled(pass.context, pass.normed, pass.num_rows * spec_.hidden_size, 1.0f, pass.x);
+  }
   if (embedding.norm.present) {
     Norm(pass.context, RowNorm(embedding.norm, weights_.embedding_norm, pass.x, pass.x, pass.num_rows, spec_.hidden_size));
   }
@@ -173,16 +187,19 @@ void Decoder::RunLayer(const LayerPass& pass, KvCache& cache, const ForwardBatch
   if (spec.has_attention()) {
     const auto group = static_cast<size_t>(cache.groups().group_of_layer(static_cast<int>(layer)));
     AttentionLayer(pass, layer, weights, normed_at,
-                   {cache.View(static_cast<int>(layer)), segments_[group].data(), static_cast<int64_t>(segments_[group].size()), batch},
+                   {cache.View(static_cast<int>(layer)), segments_[group].data(), static_cast<int64_t>(segments_[group].size()), batch,
+                    spec_.two_sided ? &seen_.at(spec.attention.window) : nullptr},
                    result);
   } else {
     MixerLayer(pass, layer, weights, normed_at, {cache.states(), states_, state_segments_, &result->state_faults});
   }
+  NormStream(pass, spec.attention_sum_norm, weights.attention_sum_norm);
   if (spec.has_experts()) {
     ExpertLayer(pass, layer, weights, &expert_use_);
   } else {
     MlpLayer(pass, spec, weights);
   }
+  NormStream(pass, spec.mlp_sum_norm, weights.mlp_sum_norm);
   if (spec.input.present) AddLayerInput(pass, spec.input, weights);
   if (!spec.output_scale.name.empty()) Scale(pass.context, pass.x, pass.num_rows * spec_.hidden_size, weights.output_scale);
   Steer(pass, batch, layer + 1);
@@ -277,6 +294,12 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
   }
   const RankCallGuard guard(ranks_.get());
   FindSegments(batch);
+  seen_.clear();
+  for (const LayerSpec& layer : spec_.layers) {
+    if (spec_.two_sided && !seen_.contains(layer.attention.window)) {
+      seen_[layer.attention.window] = SeenRows(batch, layer.attention.window);
+    }
+  }
   PassIds ids = FindIds(context, batch);
   const bool replays = Replays(context, batch);
   float* stream = Floats(context, workspace_.stream, static_cast<int64_t>(ids.positions.size()) * spec_.hidden_size);

@@ -16,6 +16,7 @@
 #include "kernels/dispatch/device.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/context.h"
+#include "model/attention_layer.h"
 #include "model/expert_use.h"
 #include "model/forward_batch.h"
 #include "model/layer_pass.h"
@@ -100,7 +101,7 @@ class Decoder {
   void FindSegments(const ForwardBatch& batch);
   // The ids of a pass with its padding rows, where its ops read them: on the host, or on the device.
   struct PassIds {
-    std::vector<int32_t> token_ids, positions, position_ids, wanted_rows;
+    std::vector<int32_t> token_ids, positions, position_ids, token_types, wanted_rows;
     StepPlaces there = {};
   };
   PassIds FindIds(const KernelContext& context, const ForwardBatch& batch) const;
@@ -140,7 +141,8 @@ class Decoder {
   std::map<int, AlignedBuffer> kept_;                    // by layer [rows, hidden]
   std::vector<std::vector<AttentionSegment>> segments_;  // those of the current batch, by KV group
   std::vector<StateSegment> state_segments_;
-  float* hidden_ = nullptr;  // the wanted rows of the last Forward
+  std::map<int64_t, TwoSidedRows> seen_;  // what its rows see, by window; of a two-sided model
+  float* hidden_ = nullptr;               // the wanted rows of the last Forward
 };
 
 }  // namespace llmi

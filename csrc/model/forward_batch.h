@@ -53,6 +53,7 @@ struct ForwardBatch {
   std::vector<BatchState> states;  // of each segment, if layers have states
   std::vector<int32_t> state_logs;
   std::vector<StateCapture> captures;
+  std::vector<int32_t> token_types;  // [num_rows], of a model that has some; empty: all are 0
   std::vector<int32_t> wanted_rows;  // rows whose final hidden state is an output, ascending
   // Hidden states after these layers (0 = embedding output), at the wanted rows.
   std::vector<int> tap_layers;

@@ -15,7 +15,8 @@ inline std::vector<KvLayer> KvLayersOf(const ModelSpec& spec, const RankPlan* pl
   for (const LayerSpec& layer : spec.layers) {
     const AttentionSpec& attention = layer.attention;
     if (layer.has_attention()) {
-      layers.push_back({attention.window, attention.num_kv_heads, attention.padded_head_dim(), attention.kv_donor,
+      // A two-sided model sees a text in one step, which ends with it: no block is given back before.
+      layers.push_back({spec.two_sided ? 0 : attention.window, attention.num_kv_heads, attention.padded_head_dim(), attention.kv_donor,
                         plan == nullptr ? -1 : plan->KvHeads(attention, rank).size()});
     } else {
       layers.emplace_back().window = kNoKv;

@@ -117,7 +117,7 @@ void AttendOnRank(const LayerPass& pass, int64_t layer, const LayerWeights& weig
   AttentionArgs args = AttentionOf(pass, layer, weights, heads, cache.kv, attended);
   args.segments = cache.segments;
   args.num_segments = cache.num_segments;
-  args.positions = cache.batch.positions.data();
+  SeeRows(cache, &args);
   if (queries.size() > 0) {
     PrepareHeads(pass.context, steps);
     if (heads.num_keys > 0) {

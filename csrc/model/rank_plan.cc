@@ -15,7 +15,7 @@ bool EndsWith(const std::string& text, const char* end) { return text.ends_with(
 // By the matrix's path in the spec. A matrix that is not named here has no rule, so a new kind of layer is refused until it has one.
 RowRule RuleOf(const std::string& place) {
   if (place == "embedding.weight" || place == "head.weight") return RowRule::kVocabulary;
-  if (place == kPositionsPlace) return RowRule::kWhole;
+  if (place == kPositionsPlace || place == kTokenTypesPlace) return RowRule::kWhole;
   for (const char* end : {".attention.query.weight", ".attention.gate.weight"}) {
     if (EndsWith(place, end)) return RowRule::kQueries;
   }

@@ -271,6 +271,8 @@ void ReadFields(SpecObject& object, LayerSpec* layer) {
   object.Read("post_attention_norm", &layer->post_attention_norm);
   object.Read("mlp_norm", &layer->mlp_norm);
   object.Read("post_mlp_norm", &layer->post_mlp_norm);
+  object.Read("attention_sum_norm", &layer->attention_sum_norm);
+  object.Read("mlp_sum_norm", &layer->mlp_sum_norm);
   object.Read("mlp_reads_attention_norm", &layer->mlp_reads_attention_norm);
   object.Read("residual_scale", &layer->residual_scale);
   object.Read("mixer", &layer->mixer);
@@ -306,6 +308,8 @@ void ReadFields(SpecObject& object, EmbeddingSpec* embedding) {
   object.Read("norm", &embedding->norm);
   object.Read("positions", &embedding->positions);
   object.Read("position_offset", &embedding->position_offset);
+  object.Read("token_types", &embedding->token_types);
+  object.Read("num_token_types", &embedding->num_token_types);
 }
 
 void ReadFields(SpecObject& object, LayerEmbeddingSpec* embedding) {
@@ -332,6 +336,8 @@ void ReadFields(SpecObject& object, ModelSpec* spec) {
   object.Read("head_dim", &spec->head_dim);
   object.Read("vocab_size", &spec->vocab_size);
   object.Read("max_position", &spec->max_position);
+  object.Read("two_sided", &spec->two_sided);
+  object.Read("generates", &spec->generates);
   object.Read("embedding", &spec->embedding);
   object.Read("layer_embedding", &spec->layer_embedding);
   object.Read("layers", &spec->layers);

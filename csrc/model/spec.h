@@ -202,7 +202,8 @@ struct LayerSpec {
   LayerOrder order = LayerOrder::kSequential;
   NormSpec attention_norm, post_attention_norm;
   NormSpec mlp_norm, post_mlp_norm;
-  bool mlp_reads_attention_norm = false;  // kParallel with one norm: the MLP reads attention_norm's output
+  NormSpec attention_sum_norm, mlp_sum_norm;  // of the stream, after attention or the MLP was added to it (BERT)
+  bool mlp_reads_attention_norm = false;      // kParallel with one norm: the MLP reads attention_norm's output
   double residual_scale = 1.0;
   MixerKind mixer = MixerKind::kAttention;  // attention_norm, post_attention_norm and `order` are those of any mixer
   AttentionSpec attention;                  // of kAttention
@@ -243,6 +244,8 @@ struct EmbeddingSpec {
   NormSpec norm;
   TensorBinding positions;      // learned positions [max_position + position_offset, hidden]; no name: none
   int64_t position_offset = 0;  // row of position 0
+  TensorBinding token_types;    // [num_token_types, hidden], added by a row's type (ForwardBatch::token_types); no name: none
+  int64_t num_token_types = 0;
 };
 
 // Embeddings for the layers (Gemma 4): of each token and place `size` values,
@@ -272,6 +275,8 @@ struct ModelSpec {
   int64_t head_dim = 0;
   int64_t vocab_size = 0;
   int64_t max_position = 0;
+  bool two_sided = false;  // a row sees those behind it, too: its window is what it sees on each side, itself included
+  bool generates = true;   // false: hidden states are all that it gives, there is no head
   EmbeddingSpec embedding;
   LayerEmbeddingSpec layer_embedding;
   std::vector<LayerSpec> layers;

@@ -100,6 +100,9 @@ class Checker {
     Above("embedding.scale", embedding.scale);
     CheckNorm(embedding.norm, "embedding.norm");
     Range("embedding.position_offset", embedding.position_offset, 0, 1 << 20);
+    Range("embedding.num_token_types", embedding.num_token_types, embedding.token_types.name.empty() ? 0 : 1,
+          embedding.token_types.name.empty() ? 0 : 1 << 10);
+    if (spec_.two_sided && spec_.generates) Fail("generates", "= true needs rows that do not see those behind them: two_sided is true");
     CheckNorm(spec_.final_norm, "final_norm");
     Above("head.scale", spec_.head.scale);
     NotNegative("head.soft_cap", spec_.head.soft_cap);
@@ -175,9 +178,15 @@ class Checker {
     CheckNorm(layer.post_attention_norm, path + "post_attention_norm");
     CheckNorm(layer.mlp_norm, path + "mlp_norm");
     CheckNorm(layer.post_mlp_norm, path + "post_mlp_norm");
+    CheckNorm(layer.attention_sum_norm, path + "attention_sum_norm");
+    CheckNorm(layer.mlp_sum_norm, path + "mlp_sum_norm");
+    if (layer.order == LayerOrder::kParallel && (layer.attention_sum_norm.present || layer.mlp_sum_norm.present)) {
+      Fail(path + "order", "= 'parallel' adds attention and MLP at once: it has no norms after the sums");
+    }
     if (layer.mlp_reads_attention_norm && (layer.order != LayerOrder::kParallel || layer.mlp_norm.present)) {
       Fail(path + "mlp_reads_attention_norm", "needs the order 'parallel', and no mlp_norm");
     }
+    if (spec_.two_sided && !layer.has_attention()) Fail(path + "mixer", "carries a state from left to right: two_sided is true");
     Above(path + "residual_scale", layer.residual_scale);
     CheckMixer(layer, path);
     if (!layer.has_experts() || layer.mlp.size != 0) CheckMlp(layer.mlp, path + "mlp.");

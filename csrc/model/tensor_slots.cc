@@ -19,6 +19,8 @@ class Collector {
     Add(layer.post_attention_norm, place + "post_attention_norm", hidden, &weights->post_attention_norm);
     Add(layer.mlp_norm, place + "mlp_norm", hidden, &weights->mlp_norm);
     Add(layer.post_mlp_norm, place + "post_mlp_norm", hidden, &weights->post_mlp_norm);
+    Add(layer.attention_sum_norm, place + "attention_sum_norm", hidden, &weights->attention_sum_norm);
+    Add(layer.mlp_sum_norm, place + "mlp_sum_norm", hidden, &weights->mlp_sum_norm);
     if (layer.has_attention()) AddAttention(layer.attention, place + "attention.", weights);
     if (layer.mixer == MixerKind::kShortConv) AddShortConv(layer.short_conv, place + "short_conv.", weights);
     if (layer.has_recurrence()) AddRecurrence(layer, place + "recurrence.", weights);
@@ -188,6 +190,7 @@ std::vector<TensorSlot> Collect(const ModelSpec& spec, ModelWeights* weights, st
   slots.AddMatrix(spec.embedding.weight, "embedding.weight", spec.vocab_size, spec.hidden_size, &weights->embedding);
   slots.AddMatrix(spec.embedding.positions, kPositionsPlace, spec.max_position + spec.embedding.position_offset, spec.hidden_size,
                   &weights->positions);
+  slots.AddMatrix(spec.embedding.token_types, kTokenTypesPlace, spec.embedding.num_token_types, spec.hidden_size, &weights->token_types);
   slots.Add(spec.layer_embedding, weights);
   slots.Add(spec.embedding.norm, "embedding.norm", spec.hidden_size, &weights->embedding_norm);
   slots.Add(spec.final_norm, "final_norm", spec.hidden_size, &weights->final_norm);

@@ -15,8 +15,9 @@ namespace llmi {
 inline constexpr const char* kHeadNumber = "{head}";
 // The number of an expert.
 inline constexpr const char* kExpertNumber = "{expert}";
-// The place of learned positions.
+// The places of learned positions and token types.
 inline constexpr const char* kPositionsPlace = "embedding.positions";
+inline constexpr const char* kTokenTypesPlace = "embedding.token_types";
 
 // Decays of a recurrence, which must be below 0: as they are, or as the logarithms of their negatives.
 enum class DecayForm : uint8_t { kNone, kNegative, kLog };

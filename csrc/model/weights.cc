@@ -21,11 +21,11 @@ std::string ShapeText(const std::vector<uint64_t>& shape) {
   return text + "]";
 }
 
-// The format that a slot's matrix is packed in. Learned positions are not quantised: they are added to the residual stream.
+// The format that a slot's matrix is packed in. Learned positions and token types are not quantised: they are added to the residual stream.
 WeightFormat FormatOf(const TensorSlot& slot, WeightFormat format) {
   if (slot.in_floats) return WeightFormat::kF32;
   const bool quantizes = format == WeightFormat::kQ8_0 || format == WeightFormat::kQ4_0;
-  return slot.place == kPositionsPlace && quantizes ? WeightFormat::kAsStored : format;
+  return (slot.place == kPositionsPlace || slot.place == kTokenTypesPlace) && quantizes ? WeightFormat::kAsStored : format;
 }
 
 class Loader {
@@ -193,6 +193,7 @@ void VisitMatrices(const ModelWeights& weights, const Visit& visit) {
   };
   visit(weights.embedding);
   visit_present(weights.positions);
+  visit_present(weights.token_types);
   visit_present(weights.head);
   visit_present(weights.layer_embedding);
   visit_present(weights.layer_projection.matrix);
@@ -397,7 +398,8 @@ std::string ModelWeights::TypeNames() const {
 bool ModelWeights::HasQuantizedLayers() const {
   bool found = false;
   VisitMatrices(*this, [&](const PackedMatrix& matrix) {
-    const bool is_looked_up = (&matrix == &embedding && head.is_present()) || &matrix == &positions || &matrix == &layer_embedding;
+    const bool is_looked_up =
+        (&matrix == &embedding && head.is_present()) || &matrix == &positions || &matrix == &token_types || &matrix == &layer_embedding;
     found = found || (!is_looked_up && IsQuantizedPacked(matrix.view().type));
   });
   return found;

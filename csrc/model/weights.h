@@ -70,6 +70,7 @@ struct MixerWeights {
 struct LayerWeights {
   NormWeights attention_norm, post_attention_norm;  // [hidden]
   NormWeights mlp_norm, post_mlp_norm;              // [hidden]
+  NormWeights attention_sum_norm, mlp_sum_norm;     // [hidden]
   LinearWeights query, key, value;                  // [heads * padded_head_dim, hidden]
   LinearWeights attention_gate;                     // [num_heads * padded_head_dim or num_heads, hidden]
   NormWeights value_norm;                           // [head_dim]
@@ -118,6 +119,7 @@ struct ModelWeights {
   std::unique_ptr<HugeArena> arena;  // host memory of the matrices
   PackedMatrix embedding;            // [vocab, hidden]
   PackedMatrix positions;            // [max_position + position_offset, hidden], or empty
+  PackedMatrix token_types;          // [num_token_types, hidden], or empty
   PackedMatrix layer_embedding;      // [vocab, places * size], or empty
   LinearWeights layer_projection;    // [places * size, hidden]
   NormWeights layer_norm;            // [size]

@@ -55,6 +55,7 @@ _MODULES = {
     "outputs.beams": ("BeamSearchOutput", "BeamSearchSequence"),
     "outputs.completion": ("CompletionOutput", "Logprob", "RequestMetrics", "StreamChunk"),
     "outputs.scores": ("LogLikelihood", "Perplexity"),
+    "outputs.pooling": ("EmbeddingOutput", "EmbeddingRequestOutput", "ScoringOutput", "ScoringRequestOutput"),
     "outputs.memory": ("MemoryReport",),
     "models.info": ("ModelInfo",),
     "outputs.choice": ("best_of",),
@@ -145,6 +146,10 @@ if TYPE_CHECKING:
     from llmi.outputs.errors import StrategyErrors as StrategyErrors
     from llmi.outputs.errors import StrategyInterrupted as StrategyInterrupted
     from llmi.outputs.memory import MemoryReport as MemoryReport
+    from llmi.outputs.pooling import EmbeddingOutput as EmbeddingOutput
+    from llmi.outputs.pooling import EmbeddingRequestOutput as EmbeddingRequestOutput
+    from llmi.outputs.pooling import ScoringOutput as ScoringOutput
+    from llmi.outputs.pooling import ScoringRequestOutput as ScoringRequestOutput
     from llmi.outputs.receipt import Receipt as Receipt
     from llmi.outputs.results import Outputs as Outputs
     from llmi.outputs.results import RequestOutput as RequestOutput

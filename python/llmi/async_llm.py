@@ -22,9 +22,11 @@ from llmi.online.queue import EndRate, Queue
 from llmi.online.reader import Arrival, RequestStream
 from llmi.online.request import OnlineRequest, num_prompt_tokens
 from llmi.online.totals import Totals
+from llmi.outputs.pooling import EmbeddingRequestOutput, ScoringRequestOutput
 from llmi.params.beams import BeamSearchParams
 from llmi.params.options import option
 from llmi.params.sampling import SamplingParams
+from llmi.pooling.calls import Asked, embed, score
 from llmi.requests.call import Call, Router
 from llmi.requests.chats import ChatOptions, chat_call
 from llmi.requests.prepare import CallOptions
@@ -167,6 +169,31 @@ class AsyncLLM(StaysHere):
 
         grammar = chat.tools is not None or _has_grammar(sampling_params, chat_args)
         return RequestStream(self, self._arrival(make, number, request_id, deadline_s, grammar))
+
+    async def embed(
+        self,
+        prompts: object,
+        *,
+        prompt_name: str | None = None,
+        dimensions: int | None = None,
+        truncate_prompt_tokens: int | None = None,
+        parse_special: bool = False,
+    ) -> list[EmbeddingRequestOutput]:
+        """Vectors of texts: LLM.embed, in a thread. They run between the steps of requests, as many at once as a step takes."""
+        asked = Asked(truncate_prompt_tokens, parse_special)
+        return await asyncio.to_thread(embed, self.llm, prompts, asked, prompt_name, dimensions)
+
+    async def score(
+        self,
+        queries: str | list[str],
+        documents: str | list[str],
+        *,
+        instruction: str | None = None,
+        truncate_prompt_tokens: int | None = None,
+        parse_special: bool = False,
+    ) -> list[ScoringRequestOutput]:
+        """Scores of documents: LLM.score, in a thread."""
+        return await asyncio.to_thread(score, self.llm, queries, documents, Asked(truncate_prompt_tokens, parse_special), instruction)
 
     async def abort(self, request_id: str) -> None:
         """Ends a request; its reader gets what there is, with finish_reason "abort"."""

@@ -40,6 +40,7 @@ from llmi.outputs.scores import LogLikelihood, Perplexity
 from llmi.params.beams import BeamSearchParams, Params, with_logprobs
 from llmi.params.options import Documented, option
 from llmi.params.sampling import SamplingParams
+from llmi.pooling.calls import PoolingCalls
 from llmi.requests import scoring
 from llmi.requests.build import RequestBuilder
 from llmi.requests.call import Call, Router
@@ -92,7 +93,7 @@ def _close_all() -> None:
             engine.close(max(0.0, deadline - time.monotonic()))
 
 
-class LLM(TakesOptions, StaysHere, LabCalls, ModelRows):
+class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
     """A language model with its engine.
 
     Thread-safe: calls from several threads join one batch. A context manager.

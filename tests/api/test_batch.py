@@ -29,7 +29,7 @@ def batch(tiny_path: Callable[..., Path]) -> bytes:
 
 def vectors(data: bytes) -> list[tuple[int, int]]:
     """Where each vector's values begin, and how many there are."""
-    sizes = [4, 4, 32, 4, 4, 8, 72, 4, 16, 4, 4, 4, 4, 32, 4]
+    sizes = [4, 4, 32, 4, 4, 8, 72, 4, 16, 4, 4, 4, 4, 4, 32, 4]
     places, offset = [], 0
     for size in sizes:
         (count,) = struct.unpack_from("<Q", data, offset)
@@ -44,7 +44,7 @@ def test_bytes_round_trip(batch: bytes) -> None:
     counts = [count for _, count in vectors(batch)]
     assert counts[:4] == [7, 7, 2, 4]  # tokens, positions, segments, parents
     assert counts[5:9] == [4, 0, 0, 0]  # tables (two segments in two groups), states with their logs and captures
-    assert counts[9:] == [7, 2, 0, 0, 0, 0]  # wanted rows, taps, attention, kept layers, steering
+    assert counts[9:] == [0, 7, 2, 0, 0, 0, 0]  # types of tokens, wanted rows, taps, attention, kept layers, steering
     segments, _ = vectors(batch)[2]
     assert struct.unpack_from("<8q", batch, segments) == (0, 3, 0, -1, 3, 4, 39, 0)
     positions, count = vectors(batch)[1]
@@ -66,8 +66,8 @@ def test_bytes_that_are_no_batch(batch: bytes) -> None:
         (3, 4, "<i", 1),  # its own parent
         (5, 8, "<q", 1 << 40),  # a table out of range
         (5, 8, "<q", -1),
-        (9, 0, "<i", 1),  # a wanted row twice
-        (9, 24, "<i", 7),  # past the last row
+        (10, 0, "<i", 1),  # a wanted row twice
+        (10, 24, "<i", 7),  # past the last row
         (0, -8, "<Q", 1 << 62),  # more tokens than bytes
     ],
 )

@@ -149,7 +149,9 @@ def test_engine_options_are_flags(command: str) -> None:
     parser = argparse.ArgumentParser()
     add_engine_flags(parser, command)
     texts = {"dtype": "half", "activation_bits": "8", "max_model_len": "64", "chat_template": "x.jinja", "speculative_config": '{"a": 1}'}
+    texts["hf_overrides"] = '{"a.b": null}'
     plain = {"dtype": "float16", "activation_bits": 8, "max_model_len": 64, "chat_template": "x.jinja", "speculative_config": {"a": 1}}
+    plain["hf_overrides"] = {"a.b": None}
     given = [name for name in texts if command in ENGINE[name].flag_of]
     words = [word for name in given for word in (f"--{name.replace('_', '-')}", texts[name])]
     defaults = {name: option.default for name, option in ENGINE.items() if command in option.flag_of and option.default is not None}

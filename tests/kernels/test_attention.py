@@ -287,6 +287,22 @@ def test_garbage_behind_the_sequence_stays_out(table: str, kv_dtype: str) -> Non
     assert np.isnan(with_garbage[5:]).all()
 
 
+@pytest.mark.parametrize(("window", "length"), [(0, 40), (7, 40), (0, 530), (300, 530)])
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+def test_two_sided_rows_are_those_of_a_window(table: str, kv_dtype: str, window: int, length: int) -> None:
+    """What a row sees behind it, it would see before it at a later position, with the same bits."""
+    q, k, v = qkv(length, length, 4, 2, 32)
+    firsts = [max(0, row - window + 1) if window else 0 for row in range(length)]
+    lasts = [min(length, row + window) - 1 if window else length - 1 for row in range(length)]
+    got = T.attention(table, q, k, v, 4, 2, kv_dtype=kv_dtype, firsts=firsts, lasts=lasts, num_threads=2)
+    for row in range(0, length, 13):
+        end = lasts[row] + 1
+        alone = T.attention(
+            table, q[row : row + 1].copy(), k[:end].copy(), v[:end].copy(), 4, 2, kv_dtype=kv_dtype, window=end - firsts[row]
+        )
+        assert_same_bits(got[row : row + 1], alone)
+
+
 @pytest.mark.parametrize("exponents", [(-70, -60, -126), (0, -126, -120), (60, 60, 120), (-130, 0, -128)])
 def test_bf16_pairs_near_the_ends_of_fp32(cpu_table: str, exponents: tuple[int, int, int]) -> None:
     """Where products, sums or values are subnormal (flushed to zero by the instruction, so everywhere) or overflow."""

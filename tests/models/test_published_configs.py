@@ -205,6 +205,8 @@ def unused(config: dict[str, Any], part: dict[str, Any]) -> set[str]:
     that contradict each other the stored tensors decide."""
     if "text_config" in config and all("tie_word_embeddings" in each for each in (config, config["text_config"])):
         return {"model_type", "architectures", "tie_word_embeddings"} if part is config else {"architectures", "tie_word_embeddings"}
+    if config["architectures"][0].endswith(("Model", "ForMaskedLM", "ForSequenceClassification")):
+        return {"tie_word_embeddings"}
     if "moe_intermediate_size" in part and "first_k_dense_replace" not in part:
         return {"intermediate_size"}
     if part is config and "text_config" in config:

@@ -499,4 +499,20 @@ BUGS = [
         "row - 1",
         "engine/test_state_engine.py",
     ),
+    Mutant(
+        "a two-sided window sees one row too many behind it",
+        "csrc/model/attention_layer.cc",
+        "SeenRows",
+        "std::min(end, position + window)) - 1)",
+        "std::min(end, position + window + 1)) - 1)",
+        "models/test_embeddings.py",
+    ),
+    Mutant(
+        "the first text's tokens are of the second type",
+        "csrc/engine/lab.cc",
+        "ComputeStep",
+        ">= *sequence.second_text ? 1 : 0",
+        ">= *sequence.second_text ? 0 : 1",
+        "models/test_embeddings.py",
+    ),
 ]

@@ -357,8 +357,8 @@ class Interpreter:
         before = norm("attention_norm", x)
         attended = scale * norm("post_attention_norm", self.mixer(spec, before))
         if spec.get("order") != "parallel":
-            x = x + attended
-            return x + scale * norm("post_mlp_norm", self.block(spec, norm("mlp_norm", x), x))
+            x = norm("attention_sum_norm", x + attended)
+            return norm("mlp_sum_norm", x + scale * norm("post_mlp_norm", self.block(spec, norm("mlp_norm", x), x)))
         read = before if spec.get("mlp_reads_attention_norm") else norm("mlp_norm", x)
         return x + attended + scale * norm("post_mlp_norm", self.block(spec, read, x))
 

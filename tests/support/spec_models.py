@@ -89,6 +89,7 @@ PARTS: dict[str, Spec] = {
     "parallel, one norm": {"order": "parallel one norm"},
     "parallel, norms after": {"order": "parallel", "places": "after"},
     "parallel, one norm and norms after": {"order": "parallel one norm", "places": "both"},
+    "norms after the sums": {"places": "sum", "embedding_norm": LAYER_NORMS["norm"], **LAYER_NORMS},
     "residual scale": {"residual_scale": 0.4},
     "residual scale, norms after": {"residual_scale": 0.4, "places": "both"},
     "residual scale, parallel": {"residual_scale": 0.4, "order": "parallel"},
@@ -388,6 +389,7 @@ class TinyModel:
         has, name = self.choices, f"layers.{index}"
         layer: Spec = {"residual_scale": has["residual_scale"]}
         places = {"before": ("attention_norm", "mlp_norm"), "after": ("post_attention_norm", "post_mlp_norm"), "none": ()}
+        places["sum"] = ("attention_sum_norm", "mlp_sum_norm")
         for place in places.get(has["places"], places["before"] + places["after"]):
             layer[place] = self._norm(f"{name}.{place}", HIDDEN, has["norm"])
         if has["order"] != "sequential":

@@ -301,7 +301,8 @@ def test_sentencepiece_vocabulary_with_byte_fallback(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tokenizer.ggml.model": "t5"}, "t5"),
+        ({"tokenizer.ggml.model": "rwkv"}, "rwkv"),
+        ({"tokenizer.ggml.model": "t5"}, "unknown_token_id"),
         ({"tokenizer.ggml.pre": "whitespace"}, "whitespace"),
         ({"tokenizer.ggml.merges": ["h"]}, "merge"),
         ({"tokenizer.ggml.merges": ["zz yy"]}, "vocab.gguf"),

@@ -353,7 +353,7 @@ REFUSED: dict[str, Callable[[dict[str, Any]], Any]] = {
     "no vocab": in_model(vocab=None),
     "empty vocab": in_model(vocab={}),
     "vocab of text": in_model(vocab="x"),
-    "WordPiece": in_model(type="WordPiece", unk_token="<eos>", continuing_subword_prefix="##", max_input_chars_per_word=9),
+    "WordPiece": in_model(type="WordPiece", unk_token="<eos>", continuing_subword_prefix="", max_input_chars_per_word=9),
     "WordLevel": in_model(type="WordLevel", unk_token="<eos>"),
     "prefix": in_model(continuing_subword_prefix="##########"),
     "suffix": in_model(end_of_word_suffix="</w>"),

@@ -97,6 +97,43 @@ void RunTasks(const KernelContext& context, const AttentionArgs& args, const std
   for (const auto& [t, partials] : shared) context.table->attention_merge(args, tasks[t], ranges[t].end - ranges[t].first, partials);
 }
 
+// A device knows windows alone: each run of rows for which one window says what they see is a call of its own. Rows at the end of a text
+// that is longer than the window have one each.
+void AttendByRuns(Device& device, const AttentionArgs& args) {
+  for (int64_t s = 0; s < args.num_segments; ++s) {
+    const AttentionSegment& whole = args.segments[s];
+    const int64_t end = whole.row_begin + whole.num_rows;
+    for (int64_t begin = whole.row_begin, run_end = begin; begin < end; begin = run_end) {
+      int64_t window = 0, least = 0;  // a row that sees the first position allows windows of `least` or more, another one its own alone
+      for (; run_end < end; ++run_end) {
+        const int64_t seen = int64_t{args.positions[run_end]} - args.firsts[run_end] + 1;
+        const int64_t needed = args.firsts[run_end] == 0 ? std::max(least, seen) : least;
+        const int64_t wanted = args.firsts[run_end] == 0 ? window : seen;
+        if ((window != 0 && wanted != window) || (wanted != 0 && wanted < needed)) break;
+        window = wanted;
+        least = needed;
+      }
+      AttentionSegment segment = whole;
+      segment.row_begin = 0;
+      segment.num_rows = run_end - begin;
+      segment.base_len = whole.base_len + whole.num_rows - segment.num_rows;  // the table goes to the text's end
+      AttentionArgs run = args;
+      run.segments = &segment;
+      run.num_segments = 1;
+      run.positions += begin;
+      run.firsts = nullptr;
+      run.window = window;
+      run.q += begin * args.q_stride;
+      run.out += begin * args.out_stride;
+      device.PagedAttention(run);
+    }
+  }
+}
+
+void AttendThere(Device& device, const AttentionArgs& args) {
+  return args.firsts == nullptr ? device.PagedAttention(args) : AttendByRuns(device, args);
+}
+
 int64_t NumTilesWritten(const AttentionSegment& segment) {
   return (segment.base_len + segment.num_rows - 1) / kSlotsPerTile - segment.base_len / kSlotsPerTile + 1;
 }
@@ -161,7 +198,7 @@ std::vector<AttentionTask> AttentionTasks(const AttentionArgs& args) {
 
 void PagedAttention(const KernelContext& context, const AttentionArgs& args) {
   CheckAttention(args);
-  if (context.device != nullptr) return context.device->PagedAttention(args);
+  if (context.device != nullptr) return AttendThere(*context.device, args);
   RunTasks(context, args, AttentionTasks(args), nullptr);
 }
 
@@ -169,7 +206,7 @@ void WriteAndAttend(const KernelContext& context, const KvWriteArgs& written, co
   CheckAttention(args);
   if (context.device != nullptr) {
     context.device->KvWrite(written);
-    return context.device->PagedAttention(args);
+    return AttendThere(*context.device, args);
   }
   // A segment of few rows is written by the tasks that read it: its tile is loaded once, by one core, and all threads share the writing.
   std::vector<AttentionSegment> others;

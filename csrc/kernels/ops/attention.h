@@ -3,7 +3,8 @@
 // A batch is a list of segments, one for each sequence: `num_rows` new tokens after `base_len` cached ones. Row i of a segment is stored in
 // slot base_len + i. In a chain, a row's position is its slot. In a tree (parents not null: parents[i] < i, -1 = after the last cached
 // token) its position is base_len + depth, and it sees only the cached tokens and its ancestors. A row at position t sees the positions
-// max(0, t - window + 1) to t.
+// max(0, t - window + 1) to t. With `firsts` (encoders, chains alone) row r sees the positions firsts[r] to positions[r], which may be
+// behind its own.
 //
 // Numerics (per row and head; independent of segments, chunks, blocks and threads):
 //   score[j]  = (sum over d in order, fma, of K[j][d] q[d]) * scale, then soft cap if > 0, then, with linear biases,
@@ -50,6 +51,8 @@ struct AttentionArgs {
   float scale;
   float soft_cap = 0.0f;  // 0: none
   int64_t window = 0;     // 0: all positions
+  // [total rows], ascending within a segment, as the positions are; null: by the window
+  const int32_t* firsts = nullptr;
   // [num_heads]: a logit of each head that takes part in the softmax and has no value (gpt-oss); null: none
   const float* sinks = nullptr;
   // [num_heads]: slopes (Press et al., ALiBi, 2021), times the position of the key as in Bloom; null: none
@@ -113,6 +116,10 @@ LLMI_HD static inline int64_t FirstVisible(int64_t position, int64_t window) {
 LLMI_HD static inline int64_t AttentionFirstVisible(const AttentionArgs& args, int64_t row) {
   return FirstVisible(args.positions[row], args.window);
 }
+// The same where rows may see those behind them, which no device knows.
+static inline int64_t AttentionFirstSeen(const AttentionArgs& args, int64_t row) {
+  return args.firsts != nullptr ? args.firsts[row] : AttentionFirstVisible(args, row);
+}
 
 // The spans that hold what a task's rows see: span s holds positions [256 s, 256 s + 256).
 struct SpanRange {
@@ -120,9 +127,9 @@ struct SpanRange {
   int64_t end;
 };
 
-LLMI_HD static inline SpanRange AttentionSpans(const AttentionArgs& args, const AttentionTask& task) {
+static inline SpanRange AttentionSpans(const AttentionArgs& args, const AttentionTask& task) {
   const int64_t begin = args.segments[task.segment].row_begin + task.row_begin;
-  return {AttentionFirstVisible(args, begin) / kAttentionSpan, args.positions[begin + task.num_rows - 1] / kAttentionSpan + 1};
+  return {AttentionFirstSeen(args, begin) / kAttentionSpan, args.positions[begin + task.num_rows - 1] / kAttentionSpan + 1};
 }
 
 // Partials: the results of one span, which let threads share one task's spans. For each row of the task and each of its heads:

@@ -30,7 +30,7 @@ void AttendStep(const KernelContext& context, const AttentionStep& step) {
                 "attention_step: rows that are gated or converted must be dense");
   CheckInput(context, num_cols, step.output);
   CheckAttention(step.attention);
-  if (context.device != nullptr) return context.device->AttendStep(step);
+  if (context.device != nullptr && step.attention.firsts == nullptr) return context.device->AttendStep(step);
   PrepareHeads(context, step.heads);
   if (step.written.k != nullptr) {
     WriteAndAttend(context, step.written, step.attention);

@@ -643,7 +643,11 @@ class LabResult(_Bound):
 
 def lab_extend(engine: Engine, extensions: Sequence[LabExtension]) -> list[LabResult]: ...
 def hidden_rows(
-    engine: Engine, prompts: Sequence[Sequence[int]], layers: Sequence[int], normed: bool
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    layers: Sequence[int],
+    normed: bool,
+    second_texts: Sequence[int | None] = ...,
 ) -> list[dict[int, NDArray[np.float32]]]: ...
 def head(engine: Engine, hidden: NDArray[np.float32], shortlist: Sequence[int] | None, in_drafter: bool) -> NDArray[np.float32]: ...
 

@@ -1,5 +1,5 @@
-"""The command line: llmi chat | generate | serve | batch | inspect | doctor | bench | eval | quantize | train-heads | conformance |
-replay | cache."""
+"""The command line: llmi chat | generate | embed | serve | batch | inspect | doctor | bench | eval | quantize | train-heads |
+conformance | replay | cache."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from llmi.cli.capacity import add_options as add_inspect_options
 from llmi.cli.capacity import parse_rate
 from llmi.cli.conformance import add_conformance_options, conformance
 from llmi.cli.console import OutputError, finish, is_terminal, note, prepare_streams, read_input, show, typed_text
+from llmi.cli.embed import add_embed_options, run_embed
 from llmi.cli.engine_flags import add_engine_flags, given_engine_options
 from llmi.cli.evaluate import add_eval_options, run_eval
 from llmi.cli.quantize import add_quantize_options, run_quantize
@@ -52,6 +53,13 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     _add_chat(commands)
     _add_generate(commands)
+    embed = commands.add_parser(
+        "embed",
+        help="vectors or scores of texts",
+        description="Vectors of texts, by a model that makes some, or how well they answer a query: a line of JSON for each text.",
+    )
+    add_embed_options(embed)
+    _add_model_options(embed, "embed")
     serve = commands.add_parser(
         "serve",
         help="an HTTP server of one or several models",
@@ -340,6 +348,7 @@ def _cache(arguments: argparse.Namespace) -> int:
 COMMANDS = {
     "chat": _chat,
     "generate": _generate,
+    "embed": lambda arguments: run_embed(arguments, _load),
     "serve": run_serve,
     "batch": run_batch,
     "inspect": _inspect,

@@ -44,7 +44,7 @@ def _is_number(option: Option) -> bool:
 def _metavar(option: Option) -> str:
     if option.words:
         return f"{{{','.join(option.words)}}}"
-    names = {"activation_bits": "{8,16}", "speculative_config": "JSON", "chat_template": "FILE"}
+    names = {"activation_bits": "{8,16}", "speculative_config": "JSON", "hf_overrides": "JSON", "chat_template": "FILE"}
     return names.get(option.name, "N" if _is_number(option) else "TEXT")
 
 
@@ -55,6 +55,10 @@ def reader(option: Option) -> Callable[[str], Any]:
         try:
             if option.name == "speculative_config":
                 return json.loads(text) if text.lstrip().startswith("{") else text
+            if option.name == "hf_overrides":
+                overrides = json.loads(text)
+                option.parse(overrides, "it")
+                return overrides
             return option.parse(number_of(text) if _is_number(option) else text, "it")
         except LlmiError as error:
             raise argparse.ArgumentTypeError(str(error)) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from llmi.errors import ModelFileError, from_core
 from llmi.families import ModelSpec, spec_of
 from llmi.models.files import ModelDigest, OpenModel
 from llmi.models.info import ModelInfo, unpacked_text
+from llmi.models.inspection import kv_bytes_per_token
+
+_MOST_TEXTS = 256  # of one step, each of which may leave a block half empty
 
 
 def spec_of_files(files: OpenModel, args: EngineArgs) -> ModelSpec:
@@ -25,12 +29,29 @@ def spec_of_files(files: OpenModel, args: EngineArgs) -> ModelSpec:
 
 def args_for_files(files: OpenModel, args: EngineArgs, spec: ModelSpec) -> EngineArgs:
     """The arguments with what "auto" means for these files."""
+    if spec.two_sided:
+        args = _for_one_step(args, spec)
     if args.device_kind == "cpu":
         return args
     try:
         return args.for_tensors(_core.model_tensors(files.core, spec.quantization))
     except _core.CoreError as error:
         raise from_core(error, files.path) from None
+
+
+def _for_one_step(args: EngineArgs, spec: ModelSpec) -> EngineArgs:
+    """An encoder's: K and V live for one step, so they are float32, and memory is for one step, unless the arguments say it."""
+    if args.kv_cache_dtype == "auto":
+        args = dataclasses.replace(args, kv_cache_dtype="float32")
+    if args.kv_cache_memory_bytes is not None:
+        return args
+    block_size = args.passed_on["block_size"]
+    assert isinstance(block_size, int)
+    num_tokens = max(args.max_num_batched_tokens, args.max_model_len or 0) + _MOST_TEXTS * block_size
+    head_dim = (spec.head_dim + 15) // 16 * 16
+    return dataclasses.replace(
+        args, kv_cache_memory_bytes=num_tokens * kv_bytes_per_token(len(spec.layers), spec.num_kv_heads, head_dim, args.kv_type)
+    )
 
 
 def model_info(

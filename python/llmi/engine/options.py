@@ -28,7 +28,7 @@ _MANY = Maybe(Whole(1, _BYTES, "None or an integer of 1 or more"))
 # Commands, by the flags that they have.
 _SERVERS = ("serve", "batch")
 _RUNNERS = ("chat", "generate", "bench")
-_LOADERS = (*_RUNNERS, "train-heads", "eval")
+_LOADERS = (*_RUNNERS, "train-heads", "eval", "embed")
 
 
 def _is_policy(value: object) -> bool:
@@ -86,7 +86,7 @@ class TakesOptions:
             about(
                 Maybe(Choice(("q8_0", "q4_0"), unavailable_in="LLM", says="None, q8_0 or q4_0")),
                 "Quantise weights while they are loaded. 'q8_0' those stored as floats, 'q4_0' those of more than five bits; others stay.",
-                flag_of=(*_SERVERS, "eval"),
+                flag_of=(*_SERVERS, "eval", "embed"),
             ),
         ] = None,
         activation_bits: Annotated[
@@ -288,6 +288,7 @@ class TakesOptions:
                 _Overrides(),
                 "Changes to keys of the model's config. A key's value replaces that of config.json or GGUF metadata whole; None takes the"
                 " key away, or leaves out tensors of that name (* for any text). What nothing reads is refused; receipts record all.",
+                flag_of=(*_RUNNERS, *_SERVERS, "embed"),
             ),
         ] = None,
         _layers: Sequence[int] = (),

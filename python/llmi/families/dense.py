@@ -24,7 +24,7 @@ from llmi.families.spec import (
     TensorBinding,
 )
 
-Order = Literal["pre", "post", "sandwich", "parallel", "shared"]
+Order = Literal["pre", "post", "sandwich", "sum", "parallel", "shared"]
 MAX_LAYERS: Final = 1024
 MAX_HEADS: Final = 4096
 
@@ -68,12 +68,14 @@ HF_NORMS: Final[Mapping[Order, Mapping[str, str]]] = {
         "mlp_norm": "pre_feedforward_layernorm",
         "post_mlp_norm": "post_feedforward_layernorm",
     },
+    "sum": {"attention_sum_norm": "attention.output.LayerNorm", "mlp_sum_norm": "output.LayerNorm"},
     "parallel": {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"},
     "shared": {"attention_norm": "input_layernorm"},
 }
 GGUF_NAMES: Final = {
     "embedding": "token_embd",
     "positions": "position_embd",
+    "token_types": "token_types",
     "embedding_norm": "token_embd_norm",
     "final_norm": "output_norm",
     "head": "output",
@@ -93,6 +95,8 @@ GGUF_NAMES: Final = {
     "down": "ffn_down",
     "gate_up": "ffn_up",
     "post_mlp_norm": "post_ffw_norm",
+    "attention_sum_norm": "attn_output_norm",
+    "mlp_sum_norm": "layer_output_norm",
     "sinks": "attn_sinks",
     "attention_output_norm": "attn_sub_norm",
     "mlp_inner_norm": "ffn_sub_norm",
@@ -110,7 +114,8 @@ class Style:
     plus_one : bool
         config.json's files store norm weights minus 1; GGUF's do not.
     order : str
-        Where norms stand: before, after or around each block; "parallel": both blocks read the same x, "shared": also one norm.
+        Where norms stand: before, after or around each block; "sum": after the block was added; "parallel": both blocks read the same x,
+        "shared": also one norm.
     gated : bool
         act(gate x) * up x, not act(up x).
     activation : str

@@ -6,6 +6,7 @@ import math
 
 from llmi.families.config import Config
 from llmi.families.dense import Style, dense
+from llmi.families.headless import encoder, without_head
 from llmi.families.layers import FULL, SLIDING, every, f32, kinds_of, pattern_of, soft_cap, use_ropes, use_windows
 from llmi.families.llama_like import attention_biases
 from llmi.families.registry import family
@@ -70,18 +71,21 @@ def gemma2(c: Config) -> ModelSpec:
 
 @family(
     "gemma3",
-    hf="Gemma3ForCausalLM",
+    hf=["Gemma3ForCausalLM", "Gemma3TextModel"],
     model_type="gemma3_text",
-    gguf="gemma3",
+    gguf=["gemma3", "gemma-embedding"],
     keys=KEYS,
     defaults=DEFAULTS | {"max_position_embeddings": 131072, "num_attention_heads": 8, "vocab_size": 262208},
 )
 def gemma3(c: Config) -> ModelSpec:
-    """Gemma 3, text: five local layers to one global, each kind with its rotary base; queries and keys normed by head."""
+    """Gemma 3, text: five local layers to one global, each kind with its rotary base; queries and keys normed by head. EmbeddingGemma is
+    one whose tokens see each other in both directions."""
     style = Style(order="sandwich", plus_one=True, activation="gelu_pytorch_tanh", head_norms=True, biases=biases_of(c))
     spec = gemma(c, style, _LARGEST["gemma3"], None)
     ropes = ropes_by_kind(c, dict.fromkeys((FULL, SLIDING), spec.head_dim), {FULL: 1e6, SLIDING: 10000.0})
+    two_sided = c.find("general.architecture") == "gemma-embedding" if c.is_gguf else c.boolean("use_bidirectional_attention", False)
     window = c.positive("sliding_window")
+    window = window // 2 + 1 if two_sided else window
     pattern = 6 if c.is_gguf else pattern_of(c, 6)
     noted = c.integer("_sliding_window_pattern", pattern)  # transformers writes it together with layer_types, and ignores it without them
     if noted != pattern and not c.has("layer_types"):
@@ -92,4 +96,6 @@ def gemma3(c: Config) -> ModelSpec:
     kinds = kinds_of(c, spec, every(pattern, len(spec.layers)))
     use_windows(c, spec, kinds, window)
     use_ropes(spec, kinds, ropes)
-    return spec
+    if not two_sided:
+        return without_head(c, spec)
+    return encoder(spec)

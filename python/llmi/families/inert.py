@@ -14,6 +14,7 @@ _GENERATION: Final = "a setting of generation: generation_config.json and the re
 _OUTPUTS: Final = "which outputs transformers returns"
 _IMPLEMENTATION: Final = "how transformers computes, not what"
 _TASK: Final = "for heads of other tasks than text generation"
+_SCORES: Final = "of scores, not of hidden states: llmi.pooling reads it"
 _OFF: Final = "a part that is switched off"
 _NEUTRAL: Final = "at a value that changes nothing"
 _STORED: Final = "weights are used in the type that they are stored in"
@@ -82,6 +83,19 @@ CONFIG_JSON: Final[list[Rule]] = [
     Rule("num_labels", _TASK),
     Rule("problem_type", _TASK),
     Rule("task_specific_params", _TASK),
+    Rule("sbert_ce_default_activation_function", _SCORES),
+    Rule("sentence_transformers", _SCORES),
+    Rule("classifier_*", _SCORES, (), "modernbert"),
+    Rule("decoder_bias", _TASK, (), "modernbert"),
+    Rule("initializer_cutoff_factor", _TRAINING, (), "modernbert"),
+    Rule("deterministic_flash_attn", _IMPLEMENTATION, (), "modernbert"),
+    Rule("reference_compile", _IMPLEMENTATION, (), "modernbert"),
+    Rule("repad_logits_with_grad", _TRAINING, (), "modernbert"),
+    Rule("sparse_pred*", _TRAINING, (), "modernbert"),
+    Rule("cls_token_id", _TOKENIZER, (), "modernbert"),
+    Rule("directionality", _BOOKKEEPING, (), "bert"),
+    Rule("pooler_*", _TASK, (), "bert"),
+    Rule("output_past", _OUTPUTS, (), "xlm_roberta"),
     Rule("tokenizer_class", _TOKENIZER),
     Rule("prefix", _TOKENIZER),
     Rule("sep_token_id", _TOKENIZER),
@@ -258,6 +272,8 @@ GGUF: Final[list[Rule]] = [
     Rule(".rope.scaling.finetuned", _DESCRIPTION),
     Rule(".rope.scaling.original_context_length", "for scaling that is switched off"),
     Rule(".rope.scaling.attn_factor", _NEUTRAL, (1,)),
+    Rule(".attention.causal", "the family says it", (False,), "bert"),
+    Rule(".attention.causal", "the family says it", (False,), "modernbert"),
     Rule(".attention.causal", _NEUTRAL, (True,)),
     Rule(".attention.layer_norm_rms_epsilon", "its norms are LayerNorms, which have an epsilon of their own", family="nemotron"),
     Rule(".attention.clamp_kqv", _OFF, (0,)),
@@ -267,7 +283,10 @@ GGUF: Final[list[Rule]] = [
     Rule(".logit_scale", _NEUTRAL, (1,)),
     Rule(".use_parallel_residual", _OFF, (False,)),
     Rule(".expert_used_count", _OFF, (0,)),
-    Rule(".pooling_type", _OFF, (0,)),
+    Rule(".pooling_type", _SCORES),
+    Rule(".classifier.output_labels", _SCORES),
+    Rule(".classifier.pooling_type", _SCORES),
+    Rule(".dense_*_feat_*", _SCORES, (), "gemma3"),
     Rule(".rope.dimension_sections", _AXES, family="qwen2"),
     Rule(".rope.dimension_sections", _AXES, family="qwen3"),
     Rule(".rope.dimension_sections", _AXES, family="qwen3_vl_moe"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from llmi.families.config import Config
 from llmi.families.dense import Style, Tensors, dense
 from llmi.families.experts import use_mixtral_experts
+from llmi.families.headless import without_head
 from llmi.families.layers import FULL, SLIDING, bias, kinds_of, multiply, soft_cap, switched_windows, use_one_window, use_windows
 from llmi.families.registry import family
 from llmi.families.spec import ModelSpec, NormSpec, RopeSpec, TensorBinding
@@ -93,7 +94,7 @@ def qwen2(c: Config) -> ModelSpec:
 
 @family(
     "qwen3",
-    hf="Qwen3ForCausalLM",
+    hf=["Qwen3ForCausalLM", "Qwen3Model", "Qwen3ForSequenceClassification"],
     model_type=["qwen3", "qwen3_vl_text"],
     gguf=["qwen3", "qwen3vl"],
     defaults={"head_dim": 128, "max_position_embeddings": 32768},
@@ -102,7 +103,8 @@ def qwen3(c: Config) -> ModelSpec:
     """Qwen 3: queries and keys normed by head. Yang et al., 2025."""
     spec = dense(c, Style(head_norms=True, biases=attention_biases(c)))
     switched_windows(c, spec)
-    return spec
+    c.find("classifier_from_token")  # llmi.pooling reads it
+    return without_head(c, spec)
 
 
 @family(

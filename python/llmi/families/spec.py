@@ -236,6 +236,8 @@ class LayerSpec:
     post_attention_norm: NormSpec = dataclasses.field(default_factory=NormSpec)
     mlp_norm: NormSpec = dataclasses.field(default_factory=NormSpec)
     post_mlp_norm: NormSpec = dataclasses.field(default_factory=NormSpec)
+    attention_sum_norm: NormSpec = dataclasses.field(default_factory=NormSpec)
+    mlp_sum_norm: NormSpec = dataclasses.field(default_factory=NormSpec)
     mlp_reads_attention_norm: bool = False
     residual_scale: float = 1.0
     mixer: MixerKind = "attention"
@@ -270,13 +272,15 @@ class RopeSpec:
 
 @dataclasses.dataclass
 class EmbeddingSpec:
-    """x = norm(scale * weight[token]) + positions[position + position_offset]."""
+    """x = norm(scale * weight[token] + positions[position + position_offset] + token_types[type])."""
 
     weight: TensorBinding = dataclasses.field(default_factory=TensorBinding)
     scale: float = 1.0
     norm: NormSpec = dataclasses.field(default_factory=NormSpec)
     positions: TensorBinding = dataclasses.field(default_factory=TensorBinding)
     position_offset: int = 0
+    token_types: TensorBinding = dataclasses.field(default_factory=TensorBinding)
+    num_token_types: int = 0
 
 
 @dataclasses.dataclass
@@ -316,6 +320,8 @@ class ModelSpec:
     head_dim: int = 0
     vocab_size: int = 0
     max_position: int = 0
+    two_sided: bool = False
+    generates: bool = True
     embedding: EmbeddingSpec = dataclasses.field(default_factory=EmbeddingSpec)
     layer_embedding: LayerEmbeddingSpec = dataclasses.field(default_factory=LayerEmbeddingSpec)
     layers: list[LayerSpec] = dataclasses.field(default_factory=list)

@@ -21,6 +21,8 @@ PREFERRED_TYPES = (
 )  # fmt: skip
 _NO_MODEL = re.compile(r"mmproj|imatrix", re.IGNORECASE)
 _REPOSITORY = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)", re.ASCII)
+#: Files of sentence-transformers' modules, behind the model itself.
+_OF_MODULE = re.compile(r"\d+_\w+/(config\.json|model\.safetensors)")
 FORMS = "user/repository, user/repository:TYPE (such as Q4_K_M), or user/repository/file.gguf"
 
 
@@ -152,6 +154,7 @@ def choose(name: HubName, files: Iterable[str]) -> Choice:
             file for file in files if file in top and (file.endswith((".json", ".jinja", ".model", ".tiktoken")) or file == "merges.txt")
         ]
         companions += [file for file in files if file.startswith("additional_chat_templates/") and file.endswith(".jinja")]
+        companions += [file for file in files if "modules.json" in top and _OF_MODULE.fullmatch(file)]
         why = "safetensors" + (f"; {name.repository}:TYPE takes a GGUF file" if has_gguf else "")
         return Choice((*weights, *companions), "", why)
     if "adapter_config.json" in top:

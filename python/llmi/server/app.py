@@ -30,6 +30,7 @@ from llmi.server.served import Models, Served
 from llmi.server.settings import ServerSettings
 from llmi.server.state import ServerState
 from llmi.server.tokens import detokenize, tokenize, tokenizer_info
+from llmi.server.vectors import embeddings, rerank, score
 
 Handler = Callable[[Request], Awaitable[Response]]
 #: (method, path, handler) of every route.
@@ -41,6 +42,9 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("POST", "/v1/responses", responses),
     ("POST", "/v1/messages", messages),
     ("POST", "/v1/messages/count_tokens", count_tokens),
+    ("POST", "/v1/embeddings", embeddings),
+    ("POST", "/v1/rerank", rerank),
+    ("POST", "/v1/score", score),
     ("POST", "/tokenize", tokenize),
     ("POST", "/detokenize", detokenize),
     ("GET", "/tokenizer_info", tokenizer_info),

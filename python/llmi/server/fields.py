@@ -246,4 +246,13 @@ RESPONSES = Endpoint(
     ),
     _RESPONSES,
 )  # fmt: skip
-ENDPOINTS = (CHAT, COMPLETIONS, RESPONSES, TOKENIZE, DETOKENIZE, MESSAGES, COUNT_TOKENS)
+_VECTORS = inert("nothing is billed here", _WORDS, "user") | inert("texts run in the order of arrival", Maybe(ANYTHING), "priority")
+_VECTORS_OWN = ("model", "truncate_prompt_tokens", "parse_special", "timeout_s", "request_id")
+EMBEDDINGS = Endpoint(
+    "/v1/embeddings", _own(_VECTORS_OWN, ("input", "encoding_format", "dimensions", "prompt_name")), _VECTORS, is_strict=True
+)
+RERANK = Endpoint(
+    "/v1/rerank", _own(_VECTORS_OWN, ("query", "documents", "top_n", "return_documents", "instruction")), _VECTORS, is_strict=True
+)
+SCORE = Endpoint("/v1/score", _own(_VECTORS_OWN, ("text_1", "text_2", "queries", "documents", "instruction")), _VECTORS, is_strict=True)
+ENDPOINTS = (CHAT, COMPLETIONS, RESPONSES, TOKENIZE, DETOKENIZE, MESSAGES, COUNT_TOKENS, EMBEDDINGS, RERANK, SCORE)

@@ -37,6 +37,8 @@ _REQUIRED = {
     "/v1/messages/count_tokens": ["messages"],
     "/v1/responses": ["input"],
     "/detokenize": ["tokens"],
+    "/v1/embeddings": ["input"],
+    "/v1/rerank": ["query", "documents"],
 }
 
 

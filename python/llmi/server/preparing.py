@@ -22,8 +22,8 @@ from llmi.server.fields import Taken
 from llmi.server.threads import Threads
 
 T = TypeVar("T")
-#: Threads by kind: chats with a template of their own; with tools; large bodies; all others.
-_POOLS = {"template": 1, "tools": 4, "large": 1, "small": 4}
+#: Threads by kind: chats with a template of their own; with tools; large bodies; vectors and scores, which wait for the engine; all others.
+_POOLS = {"template": 1, "tools": 4, "large": 1, "vectors": 4, "small": 4}
 _LARGE_BYTES = 256 << 10
 
 
@@ -55,15 +55,17 @@ class Preparing:
             pool.shutdown()
         return all(pool.ended() for pool in self._pools.values())
 
-    async def run(self, request: Request, taken: Taken, work: Callable[[], T]) -> T:
-        """The result of `work`. Raises its error, RequestTimeoutError at the request's deadline, ApiError when the client or the server
+    async def run(self, request: Request, taken: Taken, work: Callable[[], T], kind: str | None = None) -> T:
+        """The result of `work`; kind: its pool, None: by the body.
+
+        Raises its error, RequestTimeoutError at the request's deadline, ApiError when the client or the server
         goes."""
         loop = asyncio.get_running_loop()
         arrived_s, limit_s = taken.admission.arrived_s, taken.limit_s
         ending = Ending() if limit_s is None else Ending(arrived_s + limit_s)
         context = contextvars.copy_context()
         context.run(ENDING.set, ending)
-        pool = self._pools[kind_of(taken, len(await request.body()))]
+        pool = self._pools[kind or kind_of(taken, len(await request.body()))]
         made = loop.run_in_executor(pool, context.run, work)
         left = asyncio.ensure_future(gone_client(request.receive))
         told: asyncio.Future[None] = loop.create_future()

@@ -37,9 +37,9 @@ async def take(request: Request, endpoint: Endpoint) -> tuple[Taken, Served]:
     return taken, state_of(request).models.find(taken.own.get("model"))
 
 
-async def prepare(request: Request, taken: Taken, work: Callable[[], T]) -> T:
+async def prepare(request: Request, taken: Taken, work: Callable[[], T], kind: str | None = None) -> T:
     """The result of `work`, on a thread for bodies of this kind (Preparing.run)."""
-    return await state_of(request).preparing.run(request, taken, work)
+    return await state_of(request).preparing.run(request, taken, work, kind)
 
 
 def state_of(request: Request) -> ServerState:

@@ -13,14 +13,16 @@ from llmi.text.end_markers import ends, is_markup
 from llmi.text.gguf_byte_pairs import BytePairs, rule_of
 from llmi.text.gguf_metadata import CONTROL, GGML, MERGES, NORMAL, TOKENS, UNKNOWN, USER_DEFINED, Metadata
 from llmi.text.gguf_sentencepiece import SentencePiece
+from llmi.text.gguf_unigram import Unigram
 from llmi.text.gguf_wordpiece import WordPiece
-from llmi.text.loaded_tokenizer import MAX_ADDED_CHARACTERS, MAX_TOKEN_IDS, ListedTokens, LoadedTokenizer, listed_some
+from llmi.text.loaded_tokenizer import MAX_ADDED_CHARACTERS, MAX_TOKEN_IDS, ListedTokens, LoadedTokenizer, PairIds, listed_some
 
 #: Kinds of vocabulary, by llama.cpp's names of models.
-MODELS = ("gpt2", "gemma4", "llama", "bert")
+MODELS = ("gpt2", "gemma4", "llama", "bert", "t5")
 #: The ids that llama.cpp takes where the file names none, and the types that such a token has.
 DEFAULT_IDS: dict[str, tuple[tuple[str, int, tuple[int, ...]], ...]] = {
     "llama": (("bos", 1, (CONTROL,)), ("eos", 2, (CONTROL,)), ("unknown", 0, (UNKNOWN, CONTROL))),
+    "t5": (("eos", 1, (CONTROL,)), ("unknown", 2, (UNKNOWN, CONTROL))),
     "bert": (("bos", 101, (CONTROL,)), ("seperator", 102, (CONTROL,)), ("unknown", 100, (UNKNOWN, CONTROL))),
 }
 
@@ -70,7 +72,7 @@ def load(path: Path, file: _core.GgufFile) -> LoadedTokenizer:
     rule = rule_of(reader, model) if model in ("gpt2", "gemma4") else None
     listed, types = _listed(reader, file, rule is not None, rule is not None and rule.byte_level)
     tokens = listed.texts
-    kind: BytePairs | SentencePiece | WordPiece
+    kind: BytePairs | SentencePiece | Unigram | WordPiece
     ids = {name: reader.token_id(f"{GGML}{name}_token_id", len(tokens)) for name in ID_KEYS}
     for name, default_id, types_of in DEFAULT_IDS.get(model, ()):
         if ids[name] is None and default_id < len(tokens) and types[default_id] in types_of:
@@ -80,10 +82,13 @@ def load(path: Path, file: _core.GgufFile) -> LoadedTokenizer:
     elif model == "llama":
         sentence_piece = SentencePiece(reader, file, listed, types, ids["unknown"])
         kind, add_bos, listed.adds_space = sentence_piece, True, sentence_piece.prefix_space
+    elif model == "t5":
+        unigram = Unigram(reader, listed, types, ids["unknown"])
+        kind, add_bos, listed.adds_space = unigram, False, unigram.prefix_space
     else:
         kind, add_bos = WordPiece(reader, listed, ids["unknown"]), True
     eos_ids = _ends(reader, ids, listed)
-    prefix, suffix = _side(reader, "bos", ids["bos"], add_bos), _side(reader, "eos", ids["eos"], False)
+    prefix, suffix = _side(reader, "bos", ids["bos"], add_bos), _side(reader, "eos", ids["eos"], model == "t5")
     if model == "bert" and reader.flag(GGML + "add_sep_token") is not False:
         suffix += [token_id for token_id in (ids["seperator"], ids["separator"]) if token_id is not None][:1]
     notes = _notes(reader, model)
@@ -100,8 +105,16 @@ def load(path: Path, file: _core.GgufFile) -> LoadedTokenizer:
         template_tokens={},
         listed=listed,
         keeps_bytes=kind.keeps_bytes,
+        pair=_pair(model, metadata.get("general.architecture"), prefix, suffix),
         build_for=kind.build_for,
     )
+
+
+def _pair(model: str, architecture: object, prefix: list[int], suffix: list[int]) -> PairIds:
+    """How two texts stand: BERT's and ModernBERT's, XLM-R's and RoBERTa's, and others' one after the other."""
+    once, twice = model == "bert" or architecture == "modern-bert", (model == "t5" and prefix) or architecture == "bert"
+    between = suffix if once else [*suffix, *suffix] if twice else []
+    return PairIds((*prefix,), (*between,), (*suffix,), has_types=model == "bert")
 
 
 def _ends(reader: Metadata, ids: Mapping[str, int | None], listed: ListedTokens) -> list[int]:
@@ -160,7 +173,11 @@ def _notes(reader: Metadata, model: str) -> list[str]:
     )
     for name in ("add_space_prefix", "add_sep_token"):  # without effect in one of the two kinds, but not of another type
         reader.flag(GGML + name)
-    unused = [GGML + name for name in ASKING if reader.flag(GGML + name) and not (model == "bert" and name.startswith("normalizer."))]
+    unused = [
+        GGML + name
+        for name in ASKING
+        if reader.flag(GGML + name) and not (model == "bert" and name.startswith("normalizer.")) and model != "t5"
+    ]
     if model == "llama" and reader.metadata.get(GGML + "precompiled_charsmap"):
         unused.append(GGML + "precompiled_charsmap")
     known |= {GGML + name for name in (*ASKING, "precompiled_charsmap")}

@@ -38,6 +38,16 @@ class ListedTokens:
     adds_space: bool = False
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class PairIds:
+    """The ids before two texts, between them and behind them. has_types: the second text, and what is behind it, are of another type."""
+
+    before: tuple[int, ...] = ()
+    between: tuple[int, ...] = ()
+    behind: tuple[int, ...] = ()
+    has_types: bool = False
+
+
 @dataclasses.dataclass
 class LoadedTokenizer:
     """A tokenizer's parts, whatever file they came from."""
@@ -54,6 +64,7 @@ class LoadedTokenizer:
     keeps_bytes: Callable[
         [], bool
     ]  # whether each byte of a text is in its tokens: none is left out, shortened or joined to an unknown token
+    pair: PairIds | None = dataclasses.field(default_factory=PairIds)
     # A tokenizer that knows only what may come of this text, and encodes it as the whole one does; None: take the whole one.
     build_for: Callable[[str], tokenizers.Tokenizer | None] = lambda text: None
 

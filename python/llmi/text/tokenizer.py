@@ -36,7 +36,7 @@ _LONG_CHARACTERS = 2_000
 MARKUP_CHARACTERS = 65_536
 
 #: Parts of a loaded tokenizer that travel as they are.
-_PLAIN_PARTS = ("bos_token_id", "eos_token_ids", "main_eos_token_id", "prefix", "suffix", "chat_templates", "template_tokens")
+_PLAIN_PARTS = ("bos_token_id", "eos_token_ids", "main_eos_token_id", "prefix", "suffix", "pair", "chat_templates", "template_tokens")
 
 _ID = Whole(-(2**65536), 2**65536, "a token id, a whole number")  # one beyond the vocabulary is a TokenizerError
 _IDS = Listed(_ID, "a list of token ids, which are whole numbers", MAX_ENTRIES)

@@ -38,7 +38,7 @@ def load(path: Path, overrides: Mapping[str, Any]) -> LoadedTokenizer:
     text, data = _data(file, settings, files.get(CONFIG, {}), config)
     checked = tokenizer_json.check(data, file)
     tokenizer = tokenizer_json.build(text, checked, data)
-    unused = settings.unused
+    unused = [name for name in settings.unused if not _says_the_same(name, files.get(CONFIG, {}), data.get("normalizer"))]
     model_vocab = _vocab_size(config)
     unused += _add_tokens(tokenizer, settings, model_vocab, directory)
     unused += _set_prefix_space(tokenizer, settings, data)
@@ -67,7 +67,8 @@ def load(path: Path, overrides: Mapping[str, Any]) -> LoadedTokenizer:
         chat_templates=templates.of_directory(directory, files.get(CONFIG, {})),
         template_tokens=settings.named,
         listed=listed,
-        keeps_bytes=lambda: _keeps_bytes(steps, listed, tokenizer),
+        keeps_bytes=lambda: not checked.word_piece and _keeps_bytes(steps, listed, tokenizer),
+        pair=checked.pair,
     )
 
 
@@ -93,6 +94,14 @@ def _data(file: Path, settings: Settings, stated: Mapping[str, Any], config: Map
             settings.specials.pop(settings.named.get(name, ""), None)
             settings.named[name] = text
     return json.dumps(data), data
+
+
+def _says_the_same(name: str, stated: Mapping[str, Any], normalizer: object) -> bool:
+    """Whether a key of BertTokenizer says what tokenizer.json's normalizer does."""
+    if not isinstance(normalizer, dict) or normalizer.get("type") != "BertNormalizer":
+        return False
+    names = {"do_lower_case": "lowercase", "tokenize_chinese_chars": "handle_chinese_chars", "strip_accents": "strip_accents"}
+    return (name in names and stated[name] is normalizer.get(names[name])) or (name == "do_basic_tokenize" and stated[name] is True)
 
 
 def _object(path: Path) -> dict[str, Any]:
@@ -187,6 +196,11 @@ def _listed(tokenizer: tokenizers.Tokenizer, checked: CheckedTokenizer) -> Liste
     for text, token_id in vocab.items():
         texts[token_id] = text
     added = tokenizer.get_added_tokens_decoder()
+    if checked.word_piece:  # as in SentencePiece's: a text that begins a word begins with a space
+        mark = checked.word_piece
+        for token_id, text in enumerate(texts):
+            if text and token_id not in added:
+                texts[token_id] = text.removeprefix(mark) if text.startswith(mark) else f"{tokenizer_json.SPACE}{text}"
     special = {token_id: token.content for token_id, token in added.items() if token.special}
     whole = {token_id: token.content for token_id, token in added.items() if not token.special}
     return ListedTokens(texts, special, whole, checked.byte_level, checked.adds_space)

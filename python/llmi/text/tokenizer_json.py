@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmi.errors import TokenizerError
 from llmi.text import regex_guard
-from llmi.text.loaded_tokenizer import MAX_ADDED_CHARACTERS, MAX_TOKEN_IDS, MAX_UNUSED_IDS, guarded
+from llmi.text.loaded_tokenizer import MAX_ADDED_CHARACTERS, MAX_TOKEN_IDS, MAX_UNUSED_IDS, PairIds, guarded
 
 if TYPE_CHECKING:
     import tokenizers
@@ -31,6 +31,8 @@ class CheckedTokenizer:
     prefix: list[int]
     suffix: list[int]
     adds_space: bool = False  # the decoder takes a space away from the front of a text
+    pair: PairIds | None = dataclasses.field(default_factory=PairIds)
+    word_piece: str = ""  # of a WordPiece vocabulary: what a token inside a word begins with
 
     def fail(self, field: str, problem: str) -> TokenizerError:
         return TokenizerError(f"{self.path}: {field}: {problem}", self.path, field)
@@ -49,7 +51,8 @@ def check(data: object, path: Path) -> CheckedTokenizer:
     _check_normalizer(data.get("normalizer"), checked)
     for step in _steps(data.get("pre_tokenizer"), "pre_tokenizer", "pretokenizers", checked):
         _check_pattern(step, "pre_tokenizer", checked)
-    checked.byte_level = _is_byte_level(data.get("decoder"), checked)
+    checked.byte_level = not checked.word_piece and _is_byte_level(data.get("decoder"), checked)
+    checked.adds_space |= bool(checked.word_piece)
     checked.prefix, checked.suffix = _wrapping(data.get("post_processor"), checked)
     return checked
 
@@ -75,12 +78,17 @@ def _model_ids(model: dict[str, Any], checked: CheckedTokenizer) -> list[int]:
     kind = model.get("type", "BPE" if "merges" in model else "Unigram" if isinstance(vocab, list) else None)
     if kind == "Unigram" and isinstance(vocab, list):
         return list(range(len(vocab)))
-    if kind != "BPE":
-        raise checked.fail("model", f"type {kind!r} is not known (BPE and Unigram are)")
+    if kind not in ("BPE", "WordPiece"):
+        raise checked.fail("model", f"type {kind!r} is not known (BPE, Unigram and WordPiece are)")
     if not isinstance(vocab, dict) or not vocab:
         raise checked.fail("model.vocab", "missing, empty or no object")
+    if kind == "WordPiece":
+        mark = model.get("continuing_subword_prefix", "##")
+        if not isinstance(mark, str) or not mark:
+            raise checked.fail("model.continuing_subword_prefix", f"{mark!r:.40} is no text")
+        checked.word_piece = mark
     for name in ("continuing_subword_prefix", "end_of_word_suffix"):
-        if model.get(name):
+        if model.get(name) and kind == "BPE":
             raise checked.fail(f"model.{name}", f"{model[name]!r:.40}: tokens with marks of their own are not known")
     ids = list(vocab.values())
     try:
@@ -215,8 +223,11 @@ def _wrapping(value: object, checked: CheckedTokenizer) -> tuple[list[int], list
                 continue
             case "BertProcessing" | "RobertaProcessing":
                 before, after = ([_pair_id(step.get(name), name, checked)] for name in ("cls", "sep"))
+                is_bert = step["type"] == "BertProcessing"
+                checked.pair = PairIds((*before,), (*after,) if is_bert else (*after, *after), (*after,), is_bert)
             case "TemplateProcessing":
                 before, after = _template(step, checked)
+                checked.pair = _pair_template(step, checked)
             case _:
                 raise checked.fail("post_processor", f"type {step['type']!r} is not known")
         prefix, suffix = before + prefix, suffix + after
@@ -230,13 +241,35 @@ def _pair_id(value: object, name: str, checked: CheckedTokenizer) -> int:
 
 
 def _template(step: dict[str, Any], checked: CheckedTokenizer) -> tuple[list[int], list[int]]:
-    single, special = step.get("single"), step.get("special_tokens")
-    if not isinstance(single, list) or not isinstance(special, dict) or len(single) > MAX_STEPS:
+    parts, _ = _template_parts(step.get("single"), step.get("special_tokens"), "A", checked)
+    return parts[0], parts[1]
+
+
+def _pair_template(step: dict[str, Any], checked: CheckedTokenizer) -> PairIds | None:
+    """How a template wraps two texts; without one they follow each other. None: it is no template of two texts, which scores alone need."""
+    if not step.get("pair"):
+        return PairIds()
+    try:
+        parts, types = _template_parts(step["pair"], step.get("special_tokens"), "AB", checked)
+    except TokenizerError:
+        return None
+    before, between, behind = map(tuple, parts)
+    return PairIds(before, between, behind, types[0] != types[1])
+
+
+def _template_parts(template: object, special: object, texts: str, checked: CheckedTokenizer) -> tuple[list[list[int]], list[object]]:
+    """The ids around the texts, each once and in this order, and the texts' types."""
+    if not isinstance(template, list) or not isinstance(special, dict) or len(template) > MAX_STEPS:
         raise checked.fail("post_processor", f"a template is a list of at most {MAX_STEPS} parts, with special_tokens")
     parts: list[list[int]] = [[]]
-    for part in single:
-        if isinstance(part, dict) and isinstance(part.get("Sequence"), dict) and part["Sequence"].get("id") == "A":
+    types: list[object] = []
+    for part in template:
+        text = part.get("Sequence") if isinstance(part, dict) else None
+        if isinstance(text, dict) and text.get("id") in ("A", "B"):
+            if len(parts) > len(texts) or text["id"] != texts[len(parts) - 1]:
+                raise checked.fail("post_processor", f"the template does not hold the texts {', '.join(texts)} once, in this order")
             parts.append([])
+            types.append(text.get("type_id", 0))
             continue
         name = part["SpecialToken"].get("id") if isinstance(part, dict) and isinstance(part.get("SpecialToken"), dict) else None
         entry = special.get(name) if isinstance(name, str) else None
@@ -244,6 +277,6 @@ def _template(step: dict[str, Any], checked: CheckedTokenizer) -> tuple[list[int
         if not isinstance(ids, list) or len(ids) > MAX_STEPS:
             raise checked.fail("post_processor", f"the part {part!r:.80} is neither the text nor a token of special_tokens")
         parts[-1] += [check_id(value, "post_processor", checked.path) for value in ids]
-    if len(parts) != 2:
-        raise checked.fail("post_processor", f"the template holds the text {len(parts) - 1} times")
-    return parts[0], parts[1]
+    if len(parts) != len(texts) + 1:
+        raise checked.fail("post_processor", f"the template holds {len(parts) - 1} texts, and not {', '.join(texts)}")
+    return parts, types

@@ -64,6 +64,7 @@ RULING_CLASSES = {
     "GPTNeoXTokenizer": (False, False),
 }
 _LLAMA = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+_ROBERTA = _LLAMA | {"sep_token": "</s>", "pad_token": "<pad>", "cls_token": "<s>", "mask_token": "<mask>"}
 _END = "<|endoftext|>"
 #: The special tokens of a class that its files need not name.
 DEFAULT_TOKENS: dict[str, dict[str, str]] = {
@@ -74,6 +75,9 @@ DEFAULT_TOKENS: dict[str, dict[str, str]] = {
     "GPTNeoXTokenizer": {"bos_token": _END, "eos_token": _END, "unk_token": _END},
     "GPT2Tokenizer": {"bos_token": _END, "eos_token": _END, "unk_token": _END},
     "Qwen2Tokenizer": {"eos_token": _END, "unk_token": _END, "pad_token": _END},
+    "BertTokenizer": {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"},
+    "XLMRobertaTokenizer": _ROBERTA,
+    "RobertaTokenizer": _ROBERTA,
     "PreTrainedTokenizer": {},
     "TokenizersBackend": {},  # transformers 5's name of PreTrainedTokenizer
 }

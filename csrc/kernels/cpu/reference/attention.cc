@@ -18,7 +18,7 @@ void AttendSpan(const AttentionArgs& args, const AttentionSegment& segment, int6
   const int64_t kv_head = head / (args.num_heads / kv.num_kv_heads);
   const float* q = args.q + (segment.row_begin + row) * args.q_stride + head * kv.head_dim;
   const int64_t position = args.positions[segment.row_begin + row];
-  const int64_t first = AttentionFirstVisible(args, segment.row_begin + row);
+  const int64_t first = AttentionFirstSeen(args, segment.row_begin + row);
   const int64_t begin = span > first ? span : first;
   const int64_t end = span + kAttentionSpan <= position ? span + kAttentionSpan : position + 1;
   for (int64_t d = 0; d < kv.head_dim; ++d) partial[d] = 0.0f;

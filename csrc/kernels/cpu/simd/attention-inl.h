@@ -30,7 +30,7 @@ inline int64_t CollectQueries(const AttentionArgs& args, const AttentionTask& ta
   for (int64_t row = segment.row_begin + task.row_begin; row < segment.row_begin + task.row_begin + task.num_rows; ++row) {
     for (int64_t head = task.head_begin; head < task.head_begin + task.num_heads; ++head) {
       queries[count++] = {args.q + row * args.q_stride + head * args.kv.head_dim,
-                          args.out + row * args.out_stride + head * args.kv.head_dim, AttentionFirstVisible(args, row), args.positions[row],
+                          args.out + row * args.out_stride + head * args.kv.head_dim, AttentionFirstSeen(args, row), args.positions[row],
                           head};
     }
   }
@@ -164,7 +164,7 @@ inline bool FindNextTiles(const AttentionArgs& args, const AttentionTask& task, 
   if (of == nullptr) return false;
   const AttentionSegment& segment = args.segments[of->segment];
   const int64_t begin_row = segment.row_begin + of->row_begin;
-  const int64_t first = AttentionFirstVisible(args, begin_row);
+  const int64_t first = AttentionFirstSeen(args, begin_row);
   const int64_t next_span = in_task ? span + kAttentionSpan : first / kAttentionSpan * kAttentionSpan;
   FindTiles(args, *of, next_span, first, SharedEnd(segment, args.positions[begin_row + of->num_rows - 1]), next);
   return true;

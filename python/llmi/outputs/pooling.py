@@ -1,0 +1,46 @@
+"""Results of embed and score: vectors and scores of texts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from llmi.base.travel import Record
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class EmbeddingOutput(Record):
+    """A text's vector: float32 [dimensions], read-only."""
+
+    embedding: NDArray[np.float32]
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class EmbeddingRequestOutput(Record):
+    """The result of one text. `prompt_token_ids` are those that the model read, its own special tokens among them."""
+
+    request_id: str
+    outputs: EmbeddingOutput
+    prompt_token_ids: list[int]
+    finished: bool = True
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ScoringOutput(Record):
+    """How well a document answers a query: the model's own scale, mostly 0 to 1."""
+
+    score: float
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class ScoringRequestOutput(Record):
+    """The result of one pair. `prompt_token_ids`: of a cosine, those of the query and then those of the document."""
+
+    request_id: str
+    outputs: ScoringOutput
+    prompt_token_ids: list[int]
+    finished: bool = True
