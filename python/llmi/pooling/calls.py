@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
-from llmi import _core
 from llmi.base.kinds import Maybe, Text, Whole, parse
-from llmi.base.progress import progress
-from llmi.errors import InvalidParamsError, OutOfMemoryError, UnsupportedModelError, call_core
+from llmi.errors import InvalidParamsError, UnsupportedModelError
 from llmi.outputs.pooling import EmbeddingOutput, EmbeddingRequestOutput, ScoringOutput, ScoringRequestOutput
 from llmi.params.options import option
-from llmi.pooling import settings
 from llmi.pooling.inputs import Input, Inputs, pairs_of
-from llmi.pooling.settings import Classifier, PoolingSettings, Tokens
-from llmi.pooling.steps import Normalize, cosine, pooled, sigmoid
+from llmi.pooling.running import pooling_of, scores, vectors
+from llmi.pooling.settings import Classifier, PoolingSettings
+from llmi.pooling.steps import cosine
 from llmi.text.prompts import Prompt
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
 
     from llmi.session import Session
-
-    F32 = NDArray[np.float32]
-    F64 = NDArray[np.float64]
 else:
     from llmi.base.lazy_numpy import np
-
-T = TypeVar("T")
-_MOST_AT_ONCE = 256  # texts of one call into the core
 
 
 class PoolingCalls:
@@ -155,9 +146,9 @@ def embed(
     size = parse(Maybe(Whole(1, width, f"None or a number of values in [1, {width}]")), "dimensions", dimensions)
     name = parse(Maybe(Text()), "prompt_name", prompt_name)
     made = asked.checked(asked.inputs(llm, found).of_texts(prompts, name))
-    vectors = _each(llm, made, lambda given, rows: _vector(found, given, rows, size).astype(np.float32), asked.shown)
     results = []
-    for given, vector in zip(made, vectors, strict=True):
+    for given, values in zip(made, vectors(llm, made, size, asked.shown), strict=True):
+        vector = values.astype(np.float32)
         vector.flags.writeable = False
         results.append(EmbeddingRequestOutput(str(next(llm._ids)), EmbeddingOutput(vector), given.ids))
     return results
@@ -171,36 +162,10 @@ def score(llm: Session, queries: object, documents: object, asked: Asked, instru
     if found.scorer is None:
         return _cosines(llm, found, inputs, pairs, wanted, asked)
     made = asked.checked(inputs.of_pairs(pairs, wanted))
-    scores = _each(llm, made, lambda given, rows: _score(llm, found, rows), asked.shown)
-    return [ScoringRequestOutput(str(next(llm._ids)), ScoringOutput(value), given.ids) for given, value in zip(made, scores, strict=True)]
-
-
-def pooling_of(llm: Session) -> PoolingSettings:
-    """The model's settings, read once."""
-    found: PoolingSettings | None = vars(llm).get("_pooling")
-    if found is None:
-        found = vars(llm)["_pooling"] = settings.settings_of(llm)
-    return found
-
-
-def _vector(found: PoolingSettings, given: Input, rows: F32, size: int | None) -> F64:
-    steps, is_normal = found.steps, bool(found.steps) and isinstance(found.steps[-1], Normalize)
-    vector = pooled(found.kind, rows[given.num_unpooled :], steps[:-1] if is_normal else steps)[:size]
-    return Normalize().apply(vector) if is_normal else vector
-
-
-def _score(llm: Session, found: PoolingSettings, rows: F32) -> float:
-    scorer = found.scorer
-    if isinstance(scorer, Tokens):
-        _, [logits] = llm.head(rows[-1:], shortlist=[scorer.no, scorer.yes])
-        return _rounded(sigmoid(float(logits[1]) - float(logits[0])))
-    assert isinstance(scorer, Classifier)
-    if scorer.num_labels != 1:
-        raise UnsupportedModelError(
-            f"{llm._files.path}: its head has {scorer.num_labels} labels, and a score is of one", llm._files.path, "num_labels"
-        )
-    value = float(pooled(found.kind, rows, scorer.steps)[0])
-    return _rounded(sigmoid(value) if scorer.sigmoid else value)
+    return [
+        ScoringRequestOutput(str(next(llm._ids)), ScoringOutput(_rounded(value)), given.ids)
+        for given, value in zip(made, scores(llm, made, asked.shown), strict=True)
+    ]
 
 
 def _rounded(value: float) -> float:
@@ -208,23 +173,23 @@ def _rounded(value: float) -> float:
 
 
 def _cosines(
-    llm: Session, found: PoolingSettings, inputs: Inputs, pairs: list[tuple[str, str]], instruction: str | None, asked: Asked
+    llm: Session, settings: PoolingSettings, inputs: Inputs, pairs: list[tuple[str, str]], instruction: str | None, asked: Asked
 ) -> list[ScoringRequestOutput]:
     if instruction is not None:
         raise InvalidParamsError("instruction is for Qwen3-Reranker: this model compares vectors", "instruction")
-    if found.by_class and llm._spec.generates:
+    if settings.by_class and llm._spec.generates:
         raise UnsupportedModelError(
             f"{llm._files.path}: no file says that this model scores or makes vectors. A Qwen3-Reranker does by"
             ' hf_overrides={"classifier_from_token": ["no", "yes"]}',
             llm._files.path,
             "classifier_from_token",
         )
-    names = [name if name in found.prompts else None for name in ("query", "document")]
+    names = [name if name in settings.prompts else None for name in ("query", "document")]
     texts = [list(dict.fromkeys(pair[side] for pair in pairs)) for side in (0, 1)]
     made = [inputs.of_texts(each, name) for each, name in zip(texts, names, strict=True)]
     flat = asked.checked([given for side in made for given in side])
-    vectors = _each(llm, flat, lambda given, rows: _vector(found, given, rows, None), asked.shown)
-    known = [dict(zip(texts[0], vectors, strict=False)), dict(zip(texts[1], vectors[len(texts[0]) :], strict=True))]
+    found = vectors(llm, flat, None, asked.shown)
+    known = [dict(zip(texts[0], found, strict=False)), dict(zip(texts[1], found[len(texts[0]) :], strict=True))]
     ids = [dict(zip(each, side, strict=True)) for each, side in zip(texts, made, strict=True)]
     return [
         ScoringRequestOutput(
@@ -234,43 +199,3 @@ def _cosines(
         )
         for query, document in pairs
     ]
-
-
-def _each(llm: Session, inputs: list[Input], work: Callable[[Input, F32], T], shown: bool | None) -> list[T]:
-    """What `work` makes of the hidden states of each input, some of which run together."""
-    results: list[T] = []
-    shown = shown if shown is not None or len(inputs) > 1 else False
-    with progress(len(inputs), "embed", "text", shown) as bar:
-        for group in _groups(inputs, llm._engine_args.max_num_batched_tokens):
-            results += [work(given, rows) for given, rows in zip(group, _rows(llm, group), strict=True)]
-            bar.update(len(group))
-    return results
-
-
-def _groups(inputs: list[Input], num_tokens: int) -> Iterator[list[Input]]:
-    """The inputs in their order, as many at once as one step takes."""
-    group: list[Input] = []
-    total = 0
-    for given in inputs:
-        if group and (total + len(given.ids) > num_tokens or len(group) == _MOST_AT_ONCE):
-            yield group
-            group, total = [], 0
-        group.append(given)
-        total += len(given.ids)
-    if group:
-        yield group
-
-
-def _rows(llm: Session, group: list[Input]) -> list[F32]:
-    last = llm.model_info.num_layers
-    if not isinstance(llm._engine, _core.Engine):
-        raise InvalidParamsError(
-            "a server with data_parallel_size of 2 or more makes no vectors: its engines are in other processes", "model"
-        )
-    try:
-        rows = call_core(_core.hidden_rows, llm._engine, [given.ids for given in group], [last], True, [given.second for given in group])
-        return [each[last] for each in rows]
-    except OutOfMemoryError:  # of KV cache, for all of them at once
-        if len(group) == 1:
-            raise
-    return [row for given in group for row in _rows(llm, [given])]

@@ -34,6 +34,10 @@ class Keeper(Protocol):
         """Events of its requests. Raises BrokenMessageError."""
         ...
 
+    def take_values(self, replica: Replica, message: dict[str, Any]) -> None:
+        """Vectors or scores of texts. Raises BrokenMessageError."""
+        ...
+
     def has_gone(self, replica: Replica, why: LlmiError, pid: int) -> None:
         """It has died, or could not be started."""
         ...
@@ -153,6 +157,8 @@ class Replica:
         kind = message["kind"]
         if kind == "events" and self.state == "ready" and isinstance(message.get("events"), list):
             self._keeper.take(self, message["events"])
+        elif kind == "pooled" and self.state == "ready":
+            self._keeper.take_values(self, message)
         elif kind == "pong" and isinstance(message.get("stats"), dict | None):
             self.stats = message["stats"] or self.stats
         elif kind == "failed":

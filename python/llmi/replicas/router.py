@@ -17,6 +17,7 @@ from llmi.replicas.asked import Asked, can_travel
 from llmi.replicas.channel import Channel
 from llmi.replicas.identity import difference
 from llmi.replicas.placing import Beginnings, chain_of, choose
+from llmi.replicas.pooled import Pools
 from llmi.replicas.process import Folder
 from llmi.replicas.records import whole_number
 from llmi.replicas.replica import Replica
@@ -56,6 +57,7 @@ class Router:
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._moved = threading.Condition(self._lock)  # a replica is ready, or has gone
+        self.pools = Pools(self._moved, lambda: self.replicas, self.check_open)
         self._local: _core.Engine | None = None
         self._session: weakref.ref[Any] = weakref.ref(self)  # the LLM of the local engine
         self._own_speculation: object = None
@@ -162,6 +164,10 @@ class Router:
                     line.remove(entry)
                     entry.fail(None)
 
+    def pool(self, parts: Sequence[Mapping[str, Any]]) -> list[list[bytes]]:
+        """What replicas make of parts of texts."""
+        return self.pools.run(parts)
+
     def interrupt_hook(self, request_ids: Sequence[int]) -> bool:
         """Hooks run in the local engine alone."""
         return self._local is not None and self._local.interrupt_hook([i for i in request_ids if i in self._here])
@@ -259,9 +265,14 @@ class Router:
                     replica.note_answer()
                     self._ended(entry)
 
+    def take_values(self, replica: Replica, message: dict[str, Any]) -> None:
+        """Vectors or scores of texts."""
+        self.pools.take(replica, message)
+
     def has_gone(self, replica: Replica, why: LlmiError, pid: int) -> None:
         """Its requests go on elsewhere; one that alone can be the reason that two replicas died ends."""
         with self._moved:
+            self.pools.has_gone(replica, why)
             left, replica.under_way = list(replica.under_way.values()), {}
             for entry in left:
                 entry.note_death()

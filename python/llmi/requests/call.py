@@ -71,6 +71,10 @@ class Router(Place, Protocol):
         """Their counters, added up."""
         ...
 
+    def pool(self, parts: Sequence[dict[str, Any]]) -> list[list[bytes]]:
+        """What they make of parts of texts, each an object with `inputs`: the bytes of each input's values."""
+        ...
+
     def states(self) -> list[dict[str, Any]]:
         """Each of them: name, pid, state, load, fingerprint, starts, problem, stats."""
         ...

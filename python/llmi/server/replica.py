@@ -7,17 +7,19 @@ import signal
 import socket
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from llmi.base.travel import strict_json
 from llmi.errors import LlmiError
 from llmi.llm import LLM
+from llmi.pooling import running
 from llmi.replicas.answering import Answers
 from llmi.replicas.asked import Asked
 from llmi.replicas.identity import identity_of
 from llmi.replicas.opening import takes_too_much
 from llmi.replicas.process import watch_parent
-from llmi.replicas.records import error_as_json, token_ids
+from llmi.replicas.records import error_as_json, token_ids, whole_number
 from llmi.replicas.wire import BrokenMessageError, Connection, encode
 from llmi.server.fingerprint import fingerprint_of
 
@@ -44,6 +46,7 @@ class Replica:
         self._connection = connection
         self._llm: LLM | None = None
         self._answers: Answers | None = None
+        self._pools = ThreadPoolExecutor(2, "llmi vectors")
 
     def send(self, message: dict[str, Any]) -> None:
         """Sends a message; ends the process where nobody reads."""
@@ -74,6 +77,8 @@ class Replica:
             self._answers.begin(Asked.read(message))
         elif kind == "abort" and self._answers is not None:
             self._answers.abort(token_ids(message.get("ids")))
+        elif kind == "pool" and self._llm is not None:
+            self._pools.submit(self._pool, self._llm, whole_number(message.get("id")), message)
         else:
             raise BrokenMessageError(f"{kind[:40]!r} may not come now")
 
@@ -94,6 +99,13 @@ class Replica:
         self._answers = Answers(lambda: llm, lambda events: self.send({"kind": "events", "events": events}))
         self._llm = llm
         self.send(ready)
+
+    def _pool(self, llm: LLM, number: int, message: dict[str, Any]) -> None:
+        try:
+            told: dict[str, Any] = {"values": running.answer(llm, message)}
+        except Exception as error:
+            told = {"error": error_as_json(error)}
+        self.send({"kind": "pooled", "id": number, **told})
 
     def _pong(self) -> None:
         self.send({"kind": "pong", "stats": None if self._llm is None else stats_of(self._llm)})
