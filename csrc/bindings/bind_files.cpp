@@ -247,6 +247,7 @@ py::dict SpecNumbers(const ModelSpec& spec) {
   }
   dict["windows"] = windows;  // of layers with attention
   dict["layer_heads"] = heads;
+  dict["latent_rank"] = spec.layers[0].attention.latent.rank;
   dict["layer_kv_heads"] = kv_heads;
   dict["layer_head_dims"] = head_dims;
   dict["state_bytes"] = StateLayout(spec).sizes().slot_bytes;

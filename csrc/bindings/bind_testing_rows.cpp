@@ -219,13 +219,16 @@ void RegisterRowOps(py::module_& module) {
                      .head_dim = x.shape(1) / num_heads});
     });
   });
-  module.def("pack_heads", [](const std::string& table, const FloatArray& x, int64_t num_heads, int64_t to_dim) {
+  // Heads of the first `size` values; by_head: [heads, rows, size], else [rows, heads * size].
+  module.def("copy_heads", [](const std::string& table, const FloatArray& x, int64_t num_heads, int64_t size, bool by_head) {
     const KernelContext context = TestContext(table, 2);
-    PlacedFloats placed = Place(context, x), out(context, static_cast<size_t>(x.shape(0) * num_heads * to_dim));
-    PackHeads(context, placed.data(), x.shape(0), num_heads, x.shape(1) / num_heads, to_dim, out.data());
-    FloatArray packed({x.shape(0), num_heads * to_dim});
-    out.Fetch(packed.mutable_data());
-    return packed;
+    const int64_t num_rows = x.shape(0), row = x.shape(1);
+    PlacedFloats placed = Place(context, x), out(context, static_cast<size_t>(num_rows * num_heads * size));
+    CopyHeads(context, {placed.data(), row, row / num_heads, out.data(), by_head ? size : num_heads * size,
+                        by_head ? num_rows * size : size, num_rows, num_heads, size});
+    FloatArray copied(by_head ? std::vector<py::ssize_t>{num_heads, num_rows, size} : std::vector<py::ssize_t>{num_rows, num_heads * size});
+    out.Fetch(copied.mutable_data());
+    return copied;
   });
 }
 

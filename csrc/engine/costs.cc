@@ -29,14 +29,22 @@ double CountOf(const MlpSpec& mlp, int64_t hidden) {
   return static_cast<double>((mlp.gated ? 3 : 2) * mlp.size) * static_cast<double>(hidden);
 }
 
+double CountOf(const AttentionSpec& attention, int64_t hidden) {
+  const LatentSpec& latent = attention.latent;
+  const int64_t num_keys = attention.kv_donor < 0 ? attention.num_kv_heads : 0;
+  if (!attention.has_latent()) return static_cast<double>(2 * hidden * (attention.num_heads + num_keys) * attention.head_dim);
+  const int64_t queries = attention.num_heads * (latent.key_size + latent.rotary_size);
+  const int64_t of_query = latent.query_rank > 0 ? latent.query_rank * (hidden + queries) : hidden * queries;
+  const int64_t by_head = attention.num_heads * latent.rank * (latent.key_size + latent.value_size);
+  return static_cast<double>(of_query + by_head + hidden * (attention.head_dim + attention.num_heads * latent.value_size));
+}
+
 WeightCounts CountWeights(const ModelSpec& spec) {
   const auto hidden = static_cast<double>(spec.hidden_size);
   WeightCounts counts = {.all = hidden * static_cast<double>(spec.vocab_size)};
   for (const LayerSpec& layer : spec.layers) {
-    const AttentionSpec& attention = layer.attention;
-    const int64_t num_keys = attention.kv_donor < 0 ? attention.num_kv_heads : 0;
-    const int64_t heads = layer.has_attention() ? 2 * (attention.num_heads + num_keys) * attention.head_dim : 0;
-    counts.all += hidden * static_cast<double>(heads + MixerProjectedSize(spec, layer) + MixerOutputSize(spec, layer));
+    if (layer.has_attention()) counts.all += CountOf(layer.attention, spec.hidden_size);
+    counts.all += hidden * static_cast<double>(MixerProjectedSize(spec, layer) + MixerOutputSize(spec, layer));
     counts.all += CountOf(layer.mlp, spec.hidden_size);
     const double experts = static_cast<double>(layer.moe.num_used) * CountOf(layer.moe.expert, spec.hidden_size);
     counts.all += experts;

@@ -67,7 +67,9 @@ void NormValues(const LayerPass& pass, const AttentionSpec& attention, const Lay
 float* Packed(const LayerPass& pass, const AttentionSpec& spec, float* attended) {
   if (spec.padded_head_dim() == spec.head_dim) return attended;
   float* packed = Floats(pass.context, pass.workspace.packed, pass.num_rows * spec.num_heads * spec.head_dim);
-  PackHeads(pass.context, attended, pass.num_rows, spec.num_heads, spec.padded_head_dim(), spec.head_dim, packed);
+  const int64_t row = spec.num_heads * spec.padded_head_dim(), packed_row = spec.num_heads * spec.head_dim;
+  CopyHeads(pass.context,
+            {attended, row, spec.padded_head_dim(), packed, packed_row, spec.head_dim, pass.num_rows, spec.num_heads, spec.head_dim});
   return packed;
 }
 

@@ -8,6 +8,7 @@
 #include "kernels/ops/row_ops.h"
 #include "model/attention_layer.h"
 #include "model/expert_layer.h"
+#include "model/latent_attention.h"
 #include "model/layer_input.h"
 #include "model/mixer.h"
 #include "model/mlp_layer.h"
@@ -186,10 +187,11 @@ void Decoder::RunLayer(const LayerPass& pass, KvCache& cache, const ForwardBatch
   float* normed_at = KeepMlpInput(pass, spec, weights);
   if (spec.has_attention()) {
     const auto group = static_cast<size_t>(cache.groups().group_of_layer(static_cast<int>(layer)));
-    AttentionLayer(pass, layer, weights, normed_at,
-                   {cache.View(static_cast<int>(layer)), segments_[group].data(), static_cast<int64_t>(segments_[group].size()), batch,
-                    spec_.two_sided ? &seen_.at(spec.attention.window) : nullptr},
-                   result);
+    const auto attend = spec.attention.has_latent() ? LatentAttentionLayer : AttentionLayer;
+    attend(pass, layer, weights, normed_at,
+           {cache.View(static_cast<int>(layer)), segments_[group].data(), static_cast<int64_t>(segments_[group].size()), batch,
+            spec_.two_sided ? &seen_.at(spec.attention.window) : nullptr},
+           result);
   } else {
     MixerLayer(pass, layer, weights, normed_at, {cache.states(), states_, state_segments_, &result->state_faults});
   }

@@ -134,7 +134,7 @@ class EagleLoader {
         path_(files.path()),
         drafter_(files.path(), files.tensors(), Halved(*spec, !file.form.taps.empty()), static_cast<uint64_t>(spec->hidden_size)),
         tensors_(drafter_),
-        format_(FormatOf(drafter_, target.weights().layers[0].query.matrix)) {}
+        format_(FormatOf(drafter_, target.weights().layers[0].query_matrix())) {}
 
   EagleWeights Load(const EagleFile& file) {
     const bool is_eagle3 = !file.form.taps.empty();

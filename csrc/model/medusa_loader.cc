@@ -35,7 +35,7 @@ class MedusaLoader {
     const auto hidden = static_cast<uint64_t>(target_.spec().hidden_size);
     LinearWeights block;
     block.matrix = {context_, FoundTensor(path_, tensors_, name + ".weight", {hidden, hidden}),
-                    FormatLike(target_.weights().layers[0].query.matrix)};
+                    FormatLike(target_.weights().layers[0].query_matrix())};
     block.bias = {context_, FloatVector(FoundTensor(path_, tensors_, name + ".bias", {hidden}))};
     return block;
   }

@@ -157,6 +157,23 @@ void ReadFields(SpecObject& object, QueryTemperatureSpec* temperature) {
   object.Read("original", &temperature->original);
 }
 
+void ReadFields(SpecObject& object, LatentSpec* latent) {
+  object.Read("rank", &latent->rank);
+  object.Read("key_size", &latent->key_size);
+  object.Read("rotary_size", &latent->rotary_size);
+  object.Read("value_size", &latent->value_size);
+  object.Read("query_rank", &latent->query_rank);
+  object.Read("query_down", &latent->query_down);
+  object.Read("query_norm", &latent->query_norm);
+  object.Read("query", &latent->query);
+  object.Read("query_rotary", &latent->query_rotary);
+  object.Read("latent", &latent->latent);
+  object.Read("rotary", &latent->rotary);
+  object.Read("latent_norm", &latent->latent_norm);
+  object.Read("key_up", &latent->key_up);
+  object.Read("value_up", &latent->value_up);
+}
+
 void ReadFields(SpecObject& object, AttentionSpec* attention) {
   object.Read("num_heads", &attention->num_heads);
   object.Read("num_kv_heads", &attention->num_kv_heads);
@@ -167,6 +184,7 @@ void ReadFields(SpecObject& object, AttentionSpec* attention) {
   object.Read("key", &attention->key);
   object.Read("value", &attention->value);
   object.Read("output", &attention->output);
+  object.Read("latent", &attention->latent);
   object.Read("clip", &attention->clip);
   object.Read("norms", &attention->norms);
   object.Read("output_norm", &attention->output_norm);

@@ -75,6 +75,24 @@ enum class GateKind : uint8_t { kNone, kElement, kHead };
 // Its rows in the cache and in activations: filled up with zeros to a multiple of 16.
 inline int64_t PaddedHeadDim(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
 
+// Latent attention (DeepSeek-AI, DeepSeek-V2, 2024) in its absorbed form (latent_attention.h). The cache has one head for all query heads:
+// the rotated part, and the latent, which are head_dim = rotary_size + rank values together.
+struct LatentSpec {
+  int64_t rank = 0;                // of the latent; 0: the layer has keys and values of its own
+  int64_t key_size = 0;            // of a head's key, without the rotated part
+  int64_t rotary_size = 0;         // of the rotated part, which all heads share
+  int64_t value_size = 0;          // of a head's value
+  int64_t query_rank = 0;          // of the latent of queries; 0: they are made of the row itself
+  LinearSpec query_down;           // [query_rank, hidden]
+  NormSpec query_norm;             // [query_rank]
+  LinearSpec query, query_rotary;  // [num_heads * key_size or rotary_size, query_rank or hidden]
+  LinearSpec latent, rotary;       // [rank, hidden], [rotary_size, hidden]
+  NormSpec latent_norm;            // [rank]
+  // For each head a matrix, all in one tensor, side by side or as a third dimension: [rank, key_size], [value_size, rank]. Where key_up is
+  // transposed, a head has [key_size, rank], and its order is that of these rows.
+  TensorBinding key_up, value_up;
+};
+
 struct AttentionSpec {
   // 0: those of the ModelSpec, which ParseSpec writes here.
   int64_t num_heads = 0;
@@ -84,7 +102,8 @@ struct AttentionSpec {
   int kv_donor = -1;
   // The value is the projected key, before norms and rotation: there is no `value`, and norms.value is needed.
   bool value_is_key = false;
-  LinearSpec query, key, value, output;
+  LinearSpec query, key, value, output;  // with a latent the output alone
+  LatentSpec latent;
   double clip = 0.0;  // queries, keys and values are no farther from 0, before norms and rotation; 0: no limit (OLMo)
   HeadNormsSpec norms;
   NormSpec output_norm;  // before `output`, over all heads (BitNet)
@@ -100,6 +119,7 @@ struct AttentionSpec {
 
   int64_t padded_head_dim() const { return PaddedHeadDim(head_dim); }
   int64_t query_size() const { return num_heads * padded_head_dim(); }
+  bool has_latent() const { return latent.rank > 0; }
 };
 
 // A causal convolution of each channel over the last `length` rows.

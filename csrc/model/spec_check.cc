@@ -291,13 +291,71 @@ class Checker {
     if (conv.weight.plus != 0) Fail(path + "weight.plus", "is for vectors");
   }
 
+  void CheckLatent(const AttentionSpec& attention, const std::string& path) const {
+    const LatentSpec& latent = attention.latent;
+    const bool present = attention.has_latent();
+    const std::string why = "rank is 0";
+    const auto check_size = [&](const char* name, int64_t value, bool needed) {
+      Range(path + name, value, needed ? 1 : 0, present ? 1 << 16 : 0);
+      if (value % 16 != 0) Fail(path + name, "must be a multiple of 16", ErrorKind::kUnsupportedModel);
+    };
+    check_size("rank", latent.rank, present);
+    check_size("key_size", latent.key_size, present);
+    check_size("rotary_size", latent.rotary_size, present);
+    check_size("value_size", latent.value_size, present);
+    check_size("query_rank", latent.query_rank, false);
+    CheckLinear(latent.query_down, path + "query_down", latent.query_rank > 0, "query_rank is 0");
+    CheckNorm(latent.query_norm, path + "query_norm");
+    if (latent.query_norm.present && latent.query_rank == 0) Fail(path + "query_norm", "is present, but query_rank is 0");
+    CheckLinear(latent.query, path + "query", present, why);
+    CheckLinear(latent.query_rotary, path + "query_rotary", present, why);
+    CheckLinear(latent.latent, path + "latent", present, why);
+    CheckLinear(latent.rotary, path + "rotary", present, why);
+    CheckNorm(latent.latent_norm, path + "latent_norm");
+    if (!present) {
+      if (latent.latent_norm.present) Fail(path + "latent_norm", "is present, but " + why);
+      Absent(path + "key_up", latent.key_up, why);
+      return Absent(path + "value_up", latent.value_up, why);
+    }
+    Needed(path + "key_up", latent.key_up);
+    Needed(path + "value_up", latent.value_up);
+    if (latent.value_up.transposed) Fail(path + "value_up.transposed", "is for key_up");
+    if (attention.num_kv_heads != 1) {
+      Fail(path + "rank", "= " + std::to_string(latent.rank) + " needs num_kv_heads = 1, not " + std::to_string(attention.num_kv_heads));
+    }
+    if (latent.rank + latent.rotary_size != attention.head_dim) {
+      Fail(path + "rank", "= " + std::to_string(latent.rank) + " and rotary_size = " + std::to_string(latent.rotary_size) +
+                              " must make head_dim = " + std::to_string(attention.head_dim));
+    }
+    if (attention.rope >= 0 && spec_.ropes[static_cast<size_t>(attention.rope)].rotary_dim > latent.rotary_size) {
+      Fail(path + "rotary_size", "= " + std::to_string(latent.rotary_size) + " is less than the rotary_dim of its rope");
+    }
+  }
+
+  // Parts of an attention that its latent stands for, or has no place for.
+  void CheckBesideLatent(const AttentionSpec& attention, const std::string& path) const {
+    const std::string why = "the layer has a latent";
+    CheckLinear(attention.query, path + "query", false, why);
+    CheckLinear(attention.key, path + "key", false, why);
+    CheckLinear(attention.value, path + "value", false, why);
+    const HeadNormsSpec& norms = attention.norms;
+    const bool has_norms = norms.query.present || norms.key.present || norms.value.present || attention.output_norm.present;
+    if (has_norms || attention.clip != 0 || attention.gate_kind != GateKind::kNone || attention.kv_donor != -1 || attention.value_is_key) {
+      Fail(path + "latent", "is for attention without norms, clip, gate_kind, kv_donor and value_is_key", ErrorKind::kUnsupportedModel);
+    }
+  }
+
   void CheckAttention(const AttentionSpec& attention, const std::string& path) const {
     CheckHeads(path, attention);
     const bool has_keys = attention.kv_donor == -1;
-    CheckLinear(attention.query, path + "query");
-    CheckLinear(attention.key, path + "key", has_keys, "the keys are a donor's");
-    CheckLinear(attention.value, path + "value", has_keys && !attention.value_is_key,
-                has_keys ? "the value is the key" : "the values are a donor's");
+    if (attention.has_latent()) {
+      CheckBesideLatent(attention, path);
+    } else {
+      CheckLinear(attention.query, path + "query");
+      CheckLinear(attention.key, path + "key", has_keys, "the keys are a donor's");
+      CheckLinear(attention.value, path + "value", has_keys && !attention.value_is_key,
+                  has_keys ? "the value is the key" : "the values are a donor's");
+    }
     if (attention.value_is_key) CheckValueIsKey(attention, path + "value_is_key");
     CheckLinear(attention.output, path + "output");
     CheckNorm(attention.norms.query, path + "norms.query");
@@ -326,6 +384,7 @@ class Checker {
     NotNegative(path + "query_temperature.beta", attention.query_temperature.beta);
     Range(path + "query_temperature.original", attention.query_temperature.original, attention.query_temperature.beta > 0 ? 1 : 0,
           int64_t{1} << 32);
+    CheckLatent(attention, path + "latent.");
     CheckLinear(attention.gate, path + "gate", attention.gate_kind != GateKind::kNone, "gate_kind is 'none'");
   }
 
@@ -411,10 +470,11 @@ class Checker {
     const RowOrder& order = slot.binding.order;
     const std::string path = slot.place + ".order.";
     Range(path + "first_row", order.first_row, 0, kMostRows);
-    Range(path + "head_rows", order.head_rows, 0, slot.num_rows);
+    Range(path + "head_rows", order.head_rows, 0, slot.file_rows());
     Range(path + "head_stride", order.head_stride, 0, kMostRows);
-    if (order.head_rows > 0 && slot.num_rows % order.head_rows != 0) {
-      Fail(path + "head_rows", "= " + std::to_string(order.head_rows) + " does not divide the " + std::to_string(slot.num_rows) + " rows");
+    if (order.head_rows > 0 && slot.file_rows() % order.head_rows != 0) {
+      Fail(path + "head_rows",
+           "= " + std::to_string(order.head_rows) + " does not divide the " + std::to_string(slot.file_rows()) + " rows");
     }
     if (order.head_stride > 0 && order.head_stride < std::max<int64_t>(1, order.head_rows)) {
       Fail(path + "head_stride", "= " + std::to_string(order.head_stride) + " is less than head_rows");

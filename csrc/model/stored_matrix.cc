@@ -99,7 +99,11 @@ const TensorView& FoundTensor(const TensorFile& file, const std::string& name) {
   return *view;
 }
 
-DType StoredMatrixType(const TensorFile& file, const TensorSlot& slot) { return CommonType(ViewsOf(file, slot)); }
+bool LosesBlocks(const TensorFile& file, const TensorSlot& slot) { return slot.by_columns && IsQuantized(CommonType(ViewsOf(file, slot))); }
+
+DType StoredMatrixType(const TensorFile& file, const TensorSlot& slot) {
+  return LosesBlocks(file, slot) ? DType::kF32 : CommonType(ViewsOf(file, slot));
+}
 
 StoredMatrix::StoredMatrix(const TensorFile& file, const TensorSlot& slot) {
   const std::vector<const TensorView*> views = ViewsOf(file, slot);
@@ -110,7 +114,11 @@ StoredMatrix::StoredMatrix(const TensorFile& file, const TensorSlot& slot) {
     view_ = {slot.binding.name, CommonType(views), {views.size(), view_.shape[0], view_.shape[1]}, stack->num_bytes(), 0, stack.get()};
     stack_ = std::move(stack);
   }
-  if (slot.binding.transposed) Transpose();
+  if (slot.by_columns) {
+    TransposeHeads(slot);
+  } else if (slot.binding.transposed) {
+    Transpose();
+  }
   if (view_.shape.size() == 3) view_.shape = {view_.shape[0] * view_.shape[1], view_.shape[2]};
 }
 
@@ -138,6 +146,33 @@ void StoredMatrix::Transpose() {
   bytes_ = std::make_unique<MemoryBytes>(buffer_.data(), view_.num_bytes);
   view_.offset = 0;
   view_.source = bytes_.get();
+}
+
+// Each head's matrix, whose columns are rows of the file, in memory by rows; a quantised one in fp32.
+void StoredMatrix::TransposeHeads(const TensorSlot& slot) {
+  const DType dtype = view_.dtype;
+  const bool unpacks = IsQuantized(dtype);
+  const auto value_bytes = static_cast<size_t>(unpacks ? sizeof(float) : Info(dtype).block_bytes);
+  const int64_t num_rows = slot.file_cols(), num_cols = slot.num_cols;  // of a head
+  const uint64_t stored_bytes = RowBytes(dtype, static_cast<uint64_t>(num_rows));
+  const auto num_bytes = static_cast<size_t>(slot.num_rows * num_cols) * value_bytes;
+  buffer_ = AlignedBuffer(num_bytes, ("tensor '" + view_.name + "', transposed").c_str());
+  std::vector<uint8_t> stored(stored_bytes);
+  std::vector<float> values(unpacks ? static_cast<size_t>(num_rows) : 0);
+  for (int64_t i = 0; i < slot.file_rows(); ++i) {
+    view_.Read(static_cast<uint64_t>(slot.Ordered(i)) * stored_bytes, stored_bytes, stored.data());
+    if (unpacks) DequantizeRow(dtype, stored.data(), num_rows, values.data());
+    const auto* from = unpacks ? reinterpret_cast<const uint8_t*>(values.data()) : stored.data();
+    uint8_t* head = buffer_.data() + static_cast<size_t>(i / num_cols * num_rows * num_cols) * value_bytes;
+    for (int64_t row = 0; row < num_rows; ++row) {
+      std::memcpy(head + static_cast<size_t>(row * num_cols + i % num_cols) * value_bytes, from + static_cast<size_t>(row) * value_bytes,
+                  value_bytes);
+    }
+  }
+  bytes_ = std::make_unique<MemoryBytes>(buffer_.data(), num_bytes);
+  view_ = {
+      view_.name,  unpacks ? DType::kF32 : dtype, {static_cast<uint64_t>(slot.num_rows), static_cast<uint64_t>(num_cols)}, num_bytes, 0,
+      bytes_.get()};
 }
 
 }  // namespace llmi

@@ -89,7 +89,9 @@ class Collector {
     AddHeads(attention.query, place + "query", heads, head_dim, &weights->query);
     AddHeads(attention.key, place + "key", attention.num_kv_heads, head_dim, &weights->key);
     AddHeads(attention.value, place + "value", attention.num_kv_heads, head_dim, &weights->value);
-    Add(attention.output, place + "output", spec_.hidden_size, heads * head_dim, &weights->attention_output);
+    AddLatent(attention, place + "latent.", &weights->latent);
+    const int64_t value_size = attention.has_latent() ? attention.latent.value_size : head_dim;
+    Add(attention.output, place + "output", spec_.hidden_size, heads * value_size, &weights->attention_output);
     const HeadNormsSpec& norms = attention.norms;
     const bool many = norms.span == HeadNormSpan::kProjection || norms.own_weights;
     Add(norms.value, place + "norms.value", head_dim, &weights->value_norm);
@@ -142,6 +144,27 @@ class Collector {
     AddVector(conv.weight, place + "weight", channels * conv.length, &weights->conv_weight);
     for (size_t i = begin; i < slots_.size(); ++i) slots_[i].row_size = slots_[i].turned_cols = conv.length;
     AddVector(conv.bias, place + "bias", channels, &weights->conv_bias);
+  }
+
+  void AddLatent(const AttentionSpec& attention, const std::string& place, LatentWeights* weights) {
+    const LatentSpec& latent = attention.latent;
+    const int64_t heads = attention.num_heads, hidden = spec_.hidden_size;
+    const int64_t query_cols = latent.query_rank > 0 ? latent.query_rank : hidden;
+    Add(latent.query_down, place + "query_down", latent.query_rank, hidden, &weights->query_down);
+    Add(latent.query_norm, place + "query_norm", latent.query_rank, &weights->query_norm);
+    Add(latent.query, place + "query", heads * latent.key_size, query_cols, &weights->query);
+    Add(latent.query_rotary, place + "query_rotary", heads * latent.rotary_size, query_cols, &weights->query_rotary);
+    Add(latent.rotary, place + "rotary", latent.rotary_size, hidden, &weights->rotary);
+    Add(latent.latent, place + "latent", latent.rank, hidden, &weights->latent);
+    Add(latent.latent_norm, place + "latent_norm", latent.rank, &weights->latent_norm);
+    const size_t begin = slots_.size();
+    AddMatrix(latent.key_up, place + "key_up", latent.rank, latent.key_size, &weights->key_up.matrix);
+    AddMatrix(latent.value_up, place + "value_up", latent.value_size, latent.rank, &weights->value_up.matrix);
+    for (size_t i = begin; i < slots_.size(); ++i) {
+      SetExperts(heads, &slots_[i]);
+      slots_[i].of_heads = true;
+      slots_[i].by_columns = slots_[i].binding.transposed;
+    }
   }
 
   void AddMoe(const MoeSpec& moe, const std::string& place, LayerWeights* weights) {
@@ -208,13 +231,11 @@ std::vector<TensorSlot> Collect(const ModelSpec& spec, ModelWeights* weights, st
 
 }  // namespace
 
-int64_t TensorSlot::FileRow(int64_t row) const {
-  const int64_t role_row = RoleRow(row);
-  if (role_row < 0) return -1;
+int64_t TensorSlot::Ordered(int64_t row) const {
   const RowOrder& order = binding.order;
-  if (order.head_rows == 0) return order.first_row + role_row;
-  const int64_t head = role_row / order.head_rows;
-  int64_t within = role_row % order.head_rows;
+  if (order.head_rows == 0) return order.first_row + row;
+  const int64_t head = row / order.head_rows;
+  int64_t within = row % order.head_rows;
   if (within < order.adjacent_pairs) {
     const int64_t half = order.adjacent_pairs / 2;
     within = 2 * (within % half) + within / half;

@@ -22,9 +22,11 @@ std::string ShapeText(const std::vector<uint64_t>& shape) {
 }
 
 // The format that a slot's matrix is packed in. Learned positions and token types are not quantised: they are added to the residual stream.
-WeightFormat FormatOf(const TensorSlot& slot, WeightFormat format) {
+// Nor is a matrix again whose own blocks were lost.
+WeightFormat FormatOf(const TensorFile& file, const TensorSlot& slot, WeightFormat format) {
   if (slot.in_floats) return WeightFormat::kF32;
   const bool quantizes = format == WeightFormat::kQ8_0 || format == WeightFormat::kQ4_0;
+  if (quantizes && LosesBlocks(file, slot)) return WeightFormat::kF32;
   return (slot.place == kPositionsPlace || slot.place == kTokenTypesPlace) && quantizes ? WeightFormat::kAsStored : format;
 }
 
@@ -55,7 +57,7 @@ class Loader {
  private:
   PackedMatrix Matrix(const TensorSlot& slot, MemorySource* arena) const {
     if (dropped_ != nullptr && *dropped_) throw Error(ErrorKind::kInterrupted, "nobody waits for this model any more");
-    const WeightFormat format = FormatOf(slot, format_);
+    const WeightFormat format = FormatOf(file_, slot, format_);
     const StoredMatrix stored(file_, slot);
     const TensorView& view = stored.view();
     const RowsOfSlot here = RowsOf(slot);
@@ -228,8 +230,8 @@ void CountPieces(const TensorSlot& slot, int64_t count, int64_t* num_pieces) {
 void AddRows(const TensorSlot& slot, TensorUse* use) {
   const RowOrder& order = slot.binding.order;
   const bool whole = order.head_rows == 0 || order.head_stride == 0 || order.head_stride == order.head_rows;
-  if (whole) return use->read.push_back({order.first_row, order.first_row + slot.num_rows});
-  use->periodic[{order.head_stride, slot.num_rows / order.head_rows}].push_back({order.first_row, order.first_row + order.head_rows});
+  if (whole) return use->read.push_back({order.first_row, order.first_row + slot.file_rows()});
+  use->periodic[{order.head_stride, slot.file_rows() / order.head_rows}].push_back({order.first_row, order.first_row + order.head_rows});
 }
 
 // Makes rows of all periods of what was read of the first one: one piece if that is the whole period.
@@ -270,6 +272,11 @@ bool FitsOneRow(const TensorSlot& slot, const std::vector<uint64_t>& shape) {
   return slot.num_rows == 1 && slot.binding.order == RowOrder{} && shape.size() == 1 && shape[0] == static_cast<uint64_t>(slot.num_cols);
 }
 
+// The matrices of all heads may be side by side in two dimensions.
+bool FitsHeads(const TensorSlot& slot, const std::vector<uint64_t>& stored, const std::vector<uint64_t>& shape) {
+  return slot.of_heads && shape.size() == 3 && stored == std::vector<uint64_t>{shape[0] * shape[1], shape[2]};
+}
+
 // A vector of some heads may be stored as a matrix with a row for each, a single value without a dimension.
 bool FitsVector(const TensorSlot& slot, const std::vector<uint64_t>& shape, uint64_t size) {
   if (shape.empty()) return size == 1;
@@ -290,8 +297,8 @@ std::vector<uint64_t> ShapeOf(const TensorSlot& slot, const std::string& name, i
                     std::to_string(num_experts) + " experts, which is no whole number for each",
                 name);
   }
-  if (slot.is_matrix()) shape.push_back(static_cast<uint64_t>(slot.num_cols));
-  if (slot.binding.transposed) std::reverse(shape.begin(), shape.end());
+  if (slot.is_matrix()) shape.push_back(static_cast<uint64_t>(slot.file_cols()));
+  if (slot.is_turned()) std::reverse(shape.begin(), shape.end());
   if (is_stack) shape.insert(shape.begin(), num_experts);
   return shape;
 }
@@ -319,7 +326,7 @@ std::vector<Expected> ExpectedOf(const std::vector<TensorSlot>& slots) {
         use.first = &slot;
         order.push_back(name);
       }
-      if (use.first->num_cols != slot.num_cols || use.first->binding.transposed != slot.binding.transposed ||
+      if (use.first->file_cols() != slot.file_cols() || use.first->is_turned() != slot.is_turned() ||
           use.first->num_experts != slot.num_experts) {
         RefuseTwoShapes(name, *use.first, slot);
       }
@@ -356,7 +363,8 @@ WeightPlan PlanWeights(const KernelContext& context, const TensorFile& file, con
       continue;
     }
     const DType dtype = StoredMatrixType(file, slot);
-    const PackedForm form = PackedFormOf(context, dtype, FormatOf(slot, format), slot.packed_rows(), slot.num_cols, slot.num_experts > 0);
+    const PackedForm form =
+        PackedFormOf(context, dtype, FormatOf(file, slot, format), slot.packed_rows(), slot.num_cols, slot.num_experts > 0);
     plan.bytes_by_type[PackedTypeName(form.type)] += form.num_bytes;
   }
   return plan;
@@ -373,8 +381,8 @@ void LocateWeights(const TensorFile& file, const ModelSpec& spec) {
   for (const Expected& expected : ExpectedOf(slots)) {
     const auto& [name, shape] = expected.tensor;
     const TensorView& view = FoundTensor(file, name);
-    const bool fits =
-        expected.slot->is_matrix() ? FitsOneRow(*expected.slot, view.shape) : FitsVector(*expected.slot, view.shape, shape[0]);
+    const bool fits = expected.slot->is_matrix() ? FitsOneRow(*expected.slot, view.shape) || FitsHeads(*expected.slot, view.shape, shape)
+                                                 : FitsVector(*expected.slot, view.shape, shape[0]);
     if (view.shape == shape || fits) continue;
     throw Error(ErrorKind::kModelFile, "tensor '" + name + "' has shape " + ShapeText(view.shape) + ", the config says " + ShapeText(shape),
                 name);

@@ -66,6 +66,16 @@ struct MixerWeights {
   }
 };
 
+// Empty where the spec has no latent. key_up and value_up: of all heads, each filled up to whole tiles of rows.
+struct LatentWeights {
+  LinearWeights query_down;           // [query_rank, hidden]
+  NormWeights query_norm;             // [query_rank]
+  LinearWeights query, query_rotary;  // [num_heads * key_size or rotary_size, query_rank or hidden]
+  LinearWeights rotary, latent;       // [rotary_size, hidden], [rank, hidden]
+  NormWeights latent_norm;            // [rank]
+  LinearWeights key_up, value_up;     // [rank, key_size], [value_size, rank] for each head
+};
+
 // Heads of query, key and value, and of a gate for each element, are AttentionSpec::padded_head_dim() rows each: the last ones are zero.
 struct LayerWeights {
   NormWeights attention_norm, post_attention_norm;  // [hidden]
@@ -78,11 +88,12 @@ struct LayerWeights {
   WeightVector sinks;                               // [num_heads]
   WeightVector linear_biases;                       // [num_heads], those of the spec where the ops run
   NormWeights attention_output_norm;                // [num_heads * head_dim]
-  LinearWeights attention_output;                   // [hidden, num_heads * head_dim]
-  LinearWeights mixer_input;                        // of mixers that are no attention: [rows of the mixer, hidden]
-  LinearWeights mixer_output;                       // [hidden, ...]
-  WeightVector conv_weight;                         // [length, channels]
-  WeightVector conv_bias;                           // [channels]
+  LinearWeights attention_output;                   // [hidden, num_heads * head_dim or value_size]
+  LatentWeights latent;
+  LinearWeights mixer_input;   // of mixers that are no attention: [rows of the mixer, hidden]
+  LinearWeights mixer_output;  // [hidden, ...]
+  WeightVector conv_weight;    // [length, channels]
+  WeightVector conv_bias;      // [channels]
   MixerWeights recurrence;
   MlpWeights mlp;
   LinearWeights router;      // [num_experts, hidden], in fp32
@@ -95,11 +106,33 @@ struct LayerWeights {
   NormWeights input_norm;                                                    // [hidden]
   float output_scale = 1.0f;
 
+  // A matrix that makes queries.
+  const PackedMatrix& query_matrix() const { return query.matrix.num_bytes() > 0 ? query.matrix : latent.query.matrix; }
+
   // Calls visit(LinearWeights) for each linear layer but those of experts; some are empty.
   template <typename Visit>
   void VisitLinears(const Visit& visit) const {
-    for (const LinearWeights* linear : {&query, &key, &value, &attention_gate, &attention_output, &mixer_input, &mixer_output, &mlp.gate,
-                                        &mlp.up, &mlp.down, &router, &shared_gate, &input_gate, &input_projection})
+    for (const LinearWeights* linear : {&query,
+                                        &key,
+                                        &value,
+                                        &attention_gate,
+                                        &attention_output,
+                                        &mixer_input,
+                                        &mixer_output,
+                                        &mlp.gate,
+                                        &mlp.up,
+                                        &mlp.down,
+                                        &router,
+                                        &shared_gate,
+                                        &input_gate,
+                                        &input_projection,
+                                        &latent.query_down,
+                                        &latent.query,
+                                        &latent.query_rotary,
+                                        &latent.rotary,
+                                        &latent.latent,
+                                        &latent.key_up,
+                                        &latent.value_up})
       visit(*linear);
     recurrence.VisitLinears(visit);
   }

@@ -47,8 +47,11 @@ Sizes FloatSizes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_row
   const int64_t attended = Most(spec, [](const LayerSpec& layer) { return layer.has_attention() ? layer.attention.query_size() : 0; });
   const int64_t packed = Most(spec, [](const LayerSpec& layer) {
     const AttentionSpec& attention = layer.attention;
-    return attention.padded_head_dim() == attention.head_dim ? 0 : attention.num_heads * attention.head_dim;
+    const bool differs = attention.padded_head_dim() != attention.head_dim || attention.has_latent();
+    return differs ? HeadValues(attention) : 0;
   });
+  const int64_t queries =
+      Most(spec, [](const LayerSpec& layer) { return layer.attention.has_latent() ? layer.attention.query_size() : 0; });
   const int64_t layer_values = spec.layer_embedding.num_places * spec.layer_embedding.size;
   return {
       {&Workspace::stream, stream},
@@ -57,8 +60,12 @@ Sizes FloatSizes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_row
       {&Workspace::kept, parallel * stream},
       {&Workspace::projected, num_rows * std::max(projected, layer_values)},
       {&Workspace::layer_rows, num_rows * layer_values},
+      {&Workspace::queries, num_rows * queries},
       {&Workspace::attended, num_rows * std::max(mixed, attended)},
       {&Workspace::packed, num_rows * packed},
+      {&Workspace::query_latent, num_rows * Most(spec, [](const LayerSpec& layer) { return layer.attention.latent.query_rank; })},
+      {&Workspace::by_head,
+       2 * std::min(num_rows, kHeadRows) * Most(spec, [](const LayerSpec& layer) { return ByHeadSize(layer.attention); })},
       {&Workspace::gate_up, std::max(MostInner(spec, mlp_rows, GateUpSize), mlp_rows * spec.layer_embedding.size)},
       {&Workspace::activated, MostActivated(spec, mlp_rows)},
       {&Workspace::router, Most(spec, [&](const LayerSpec& layer) { return layer.has_experts() ? RouterFloats(layer.moe, mlp_rows) : 0; })},
@@ -73,13 +80,15 @@ Sizes FloatSizes(const ModelSpec& spec, int64_t num_rows, int64_t num_logits_row
 // The forms of what attention, its output and gate and up read, and of what down reads.
 std::vector<std::pair<FormsRoom Workspace::*, int64_t>> FormSizes(const ModelSpec& spec, int64_t num_rows, bool on_device) {
   const int64_t mixed = Most(spec, [&](const LayerSpec& layer) { return MixerOutputSize(spec, layer); });
-  const int64_t attended = Most(spec, [](const LayerSpec& layer) { return layer.attention.num_heads * layer.attention.head_dim; });
-  const int64_t most_columns = std::max({spec.hidden_size, attended, mixed});
+  const int64_t head_values = Most(spec, [](const LayerSpec& layer) { return HeadValues(layer.attention); });
+  const int64_t query_rank = Most(spec, [](const LayerSpec& layer) { return layer.attention.latent.query_rank; });
+  const int64_t most_columns = std::max({spec.hidden_size, head_values, query_rank, mixed});
   const int64_t mlp_rows = std::min(num_rows, MostMlpRows(on_device));
+  const int64_t by_head = std::min(num_rows, kHeadRows) * Most(spec, [](const LayerSpec& layer) { return ByHeadSize(layer.attention); });
   const int64_t most_pairs = Most(spec, [&](const LayerSpec& layer) { return ExpertRows(layer.moe, mlp_rows); });
   return {{&Workspace::forms, num_rows * most_columns},
           {&Workspace::activated_forms, MostActivated(spec, mlp_rows)},
-          {&Workspace::gathered_forms, most_pairs * spec.hidden_size}};
+          {&Workspace::gathered_forms, std::max(most_pairs * spec.hidden_size, by_head)}};
 }
 
 }  // namespace
@@ -89,7 +98,15 @@ int64_t GateSize(const AttentionSpec& attention) {
   return attention.gate_kind == GateKind::kHead ? attention.num_heads : attention.query_size();
 }
 
+int64_t HeadValues(const AttentionSpec& attention) {
+  return attention.num_heads * (attention.has_latent() ? attention.latent.value_size : attention.head_dim);
+}
+
 int64_t ProjectedSize(const AttentionSpec& attention) {
+  const LatentSpec& latent = attention.latent;
+  if (attention.has_latent()) {
+    return attention.num_heads * (latent.key_size + latent.rotary_size) + attention.head_dim + latent.query_rank;
+  }
   const int64_t num_keys = attention.kv_donor < 0 ? 2 * attention.num_kv_heads : 0;
   return (attention.num_heads + num_keys) * attention.padded_head_dim() + GateSize(attention);
 }

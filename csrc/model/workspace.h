@@ -1,6 +1,7 @@
 // The buffers of a decoder's forward pass. They grow to the largest step so far; Reserve lets them have their full size at once.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "core/aligned.h"
@@ -13,6 +14,9 @@ namespace llmi {
 // once for a step of the usual size. The workspace stays small.
 constexpr int64_t MostMlpRows(bool on_device) { return on_device ? 2048 : 256; }
 
+// Matrices of single heads run for this many rows at a time.
+constexpr int64_t kHeadRows = 256;
+
 // The forms of some rows, other than fp32, that linear layers read (kernels/ops/linear_input.h).
 struct FormsRoom {
   AlignedBuffer codes, scales, rounded;
@@ -23,8 +27,11 @@ struct Workspace {
   AlignedBuffer normed;           // [rows, hidden]: its norm; then what is to be added to it
   AlignedBuffer kept;             // [rows, hidden]: what the MLP of a parallel layer reads
   AlignedBuffer projected;        // [rows, queries | keys | values | gate]
+  AlignedBuffer queries;          // [rows, heads * head_dim]: those of a latent
   AlignedBuffer attended;         // [rows, heads * padded_head_dim]
-  AlignedBuffer packed;           // [rows, heads * head_dim]: the same without padding
+  AlignedBuffer packed;           // [rows, heads * head_dim]: the same without padding, or values of the heads of a latent
+  AlignedBuffer query_latent;     // [rows, query_rank]
+  AlignedBuffer by_head;          // [heads, kHeadRows, values]: what matrices of single heads read, and behind it what they return
   AlignedBuffer gate_up;          // [MLP's rows, gate | up]
   AlignedBuffer activated;        // [MLP's rows, size of the MLP]
   AlignedBuffer own;              // of one of several ranks: its columns of an inner matrix, before they are placed between the others'
@@ -39,7 +46,7 @@ struct Workspace {
   AlignedBuffer logits;           // [logits rows, vocabulary]
   FormsRoom forms;
   FormsRoom activated_forms;  // its own: the input of gate and up is still read while that of down is written
-  FormsRoom gathered_forms;   // of what experts read
+  FormsRoom gathered_forms;   // of what experts and matrices of single heads read
 
   // Allocates all that steps of num_rows rows and the logits of num_logits_rows rows need.
   void Reserve(const KernelContext& context, const ModelSpec& spec, int64_t num_rows, int64_t num_logits_rows);
@@ -53,6 +60,13 @@ inline int64_t ExpertRows(const MoeSpec& moe, int64_t num_rows) { return num_row
 inline int64_t RouterFloats(const MoeSpec& moe, int64_t num_rows) { return num_rows * (moe.num_experts + moe.num_used + 1); }
 inline int64_t PairIntegers(const MoeSpec& moe, int64_t num_rows) { return 3 * num_rows * moe.num_used + moe.num_experts + 1; }
 
+// Values of a row in the larger part of Workspace::by_head; 0 without a latent.
+inline int64_t ByHeadSize(const AttentionSpec& attention) {
+  const LatentSpec& latent = attention.latent;
+  return attention.num_heads * std::max({latent.rank, latent.key_size, latent.value_size});
+}
+// Values of a row of attention's heads behind it, before the output projection.
+int64_t HeadValues(const AttentionSpec& attention);
 // Values of a row of Workspace::projected in this layer.
 int64_t ProjectedSize(const AttentionSpec& attention);
 int64_t GateSize(const AttentionSpec& attention);

@@ -258,7 +258,8 @@ def test_gate(table: str, per_head: bool, head_dim: int) -> None:
     assert np.allclose(expected, x / (1 + np.exp(-gates.astype(np.float64))), rtol=4e-7, atol=1e-37)
 
 
-def test_pack_heads(table: str) -> None:
+def test_copy_heads(table: str) -> None:
     x = rand(5, 3 * 48)
-    assert same(T.pack_heads(table, x, 3, 40), x.reshape(5, 3, 48)[..., :40].reshape(5, 120))
-    assert same(T.pack_heads(table, x, 3, 48), x)
+    assert same(T.copy_heads(table, x, 3, 40, False), x.reshape(5, 3, 48)[..., :40].reshape(5, 120))
+    assert same(T.copy_heads(table, x, 3, 48, False), x)
+    assert same(T.copy_heads(table, x, 3, 40, True), np.ascontiguousarray(x.reshape(5, 3, 48)[..., :40].swapaxes(0, 1)))

@@ -24,6 +24,8 @@ PUBLISHED: dict[str, dict[str, Any]] = json.loads((DATA / "published_files.json"
 LATER: dict[str, dict[str, Any]] = json.loads((DATA / "published_later.json").read_text())
 #: The keys that further published models have, at their sizes.
 CONFIGS: dict[str, dict[str, Any]] = json.loads((DATA / "published_configs.json").read_text())
+#: Those of them with latent attention.
+LATENT = ["deepseek_v2_lite", "glm47_flash", "minicpm3_4b", "moonlight"]
 #: Of some, the parameters that their cards name, in millions.
 MILLIONS = {
     "gpt2": 124,
@@ -37,6 +39,7 @@ MILLIONS = {
     "gemma2": 2614,
     "gemma4_31b": 30697,
     "gemma4_26b_a4b": 25233,
+    "deepseek_v2_lite": 15706,
     "phi35": 3821,
     "meta-llama/Llama-3.1-8B-Instruct": 8030,
     "meta-llama/Llama-3.1-70B-Instruct": 70554,
@@ -136,6 +139,19 @@ MATTERS = {
     "first_k_dense_replace",
     "swiglu_limit",
     "truncate",
+    "kv_lora_rank",
+    "q_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
+    "mscale",
+    "mscale_all_dim",
+    "scoring_func",
+    "topk_method",
+    "moe_layer_freq",
+    "scale_emb",
+    "scale_depth",
+    "dim_model_base",
 }
 
 
@@ -179,16 +195,18 @@ def test_published_config(name: str, tmp_path: Path) -> None:
         assert round(report.num_params / 1e6) == MILLIONS[name]
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", [*PUBLISHED, *LATENT])
 def test_a_published_value_changed_by_one(name: str) -> None:
-    config = PUBLISHED[name]["config"]
+    config = PUBLISHED[name]["config"] if name in PUBLISHED else CONFIGS[name]
     before, silent, tried = read(config), [], 0
     for number, part in enumerate(text_objects(config)):
         for key in sorted(MATTERS & set(part)):
             if part[key] is None or (key == "original_max_position_embeddings" and number == 0) or key in unused(config, part):
                 continue
             other = copy.deepcopy(config)
-            value = 2 * part[key] if key == "original_max_position_embeddings" else changed(part[key])  # YaRN rounds what it makes of it
+            value = changed(part[key])
+            if key == "original_max_position_embeddings":  # YaRN rounds what it makes of it, and LongRoPE asks whether it is exceeded
+                value = part[key] // 2 if "long_factor" in part else 2 * part[key]
             list(text_objects(other))[number][key] = value
             tried += 1
             try:
@@ -201,8 +219,8 @@ def test_a_published_value_changed_by_one(name: str) -> None:
 
 def unused(config: dict[str, Any], part: dict[str, Any]) -> set[str]:
     """What this file itself makes meaningless: a text model's sizes and type at the top, the factor of a dynamic scaling with alpha,
-    LLaMA's kind of a text model, the size of layers without experts where there are none; and of two statements about tied embeddings
-    that contradict each other the stored tensors decide."""
+    LLaMA's kind of a text model, the size of layers without experts where there are none, groups of a choice that has none, a scale of
+    YaRN without the other one; and of two statements about tied embeddings that contradict each other the stored tensors decide."""
     if "text_config" in config and all("tie_word_embeddings" in each for each in (config, config["text_config"])):
         return {"model_type", "architectures", "tie_word_embeddings"} if part is config else {"architectures", "tie_word_embeddings"}
     if config["architectures"][0].endswith(("Model", "ForMaskedLM", "ForSequenceClassification")):
@@ -213,6 +231,10 @@ def unused(config: dict[str, Any], part: dict[str, Any]) -> set[str]:
         return {"model_type", "architectures"}
     if part is config.get("text_config"):
         return {"architectures"}
+    if part.get("topk_method") == "greedy":
+        return {"n_group", "topk_group"}
+    if part.get("mscale_all_dim") == 0:
+        return {"mscale"}
     return {"factor"} if "alpha" in part else set()
 
 

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from bits import assert_same_bits
 from llmi import _core
 from spec_float64 import Array, Spec
-from spec_models import HEADS, HIDDEN, KV_HEADS, LAYER, MLP, RMS, VOCAB, TinyModel
+from spec_models import HEADS, HIDDEN, KV_HEADS, LATENT_PARTS, LAYER, MLP, RMS, VOCAB, TinyModel
 
 T = _core.testing
 Place = tuple[Any, ...]
@@ -80,6 +80,11 @@ def with_experts() -> TinyModel:
     return TinyModel({"experts": experts | router | numbers})
 
 
+def with_latent() -> TinyModel:
+    """A model with all that attention out of a latent may have."""
+    return TinyModel(LATENT_PARTS["latent beside other parts"] | {"experts": None})
+
+
 def leaves(node: Any, place: Place = ()) -> Iterator[Place]:
     """The places of all values that are no objects, and of all objects and lists."""
     if place:
@@ -123,7 +128,7 @@ def logits(decoder: Any) -> Array:
     return result
 
 
-@pytest.mark.parametrize("model", [rich(), with_experts()], ids=["rich", "experts"])
+@pytest.mark.parametrize("model", [rich(), with_experts(), with_latent()], ids=["rich", "experts", "latent"])
 def test_every_kind(model: TinyModel) -> None:
     """Each field of a rich spec with values of all other kinds, and each object with a field that it does not have."""
     numbers = _core.spec_numbers(model.json(), "model")
@@ -328,6 +333,47 @@ def test_parts_of_gemma4_that_do_not_fit(changes: Spec, field: str) -> None:
     assert refusal(spec).field == field
 
 
+#: The same for a model with a latent.
+BAD_LATENT: dict[str, list[Any]] = {
+    "rank": [8, 48, 1 << 20],
+    "key_size": [0, 24, -16],
+    "rotary_size": [0, 8, 1 << 20],
+    "value_size": [0, 20],
+    "query_rank": [-16, 8],
+    "query_norm.eps": [0],
+    "latent_norm.eps": [-1],
+    "query_down.weight.name": [""],
+    "query.weight.name": [""],
+    "query_rotary.weight.name": [""],
+    "latent.weight.name": [""],
+    "rotary.weight.name": [""],
+    "key_up.name": [""],
+    "value_up.name": [""],
+    "value_up.transposed": [True],
+    "key_up.order.head_rows": [-1, 7],
+    "value_up.order.head_stride": [-1, 8],
+}
+
+
+@pytest.mark.parametrize("name", BAD_LATENT)
+def test_bad_values_of_a_latent(name: str) -> None:
+    for value in BAD_LATENT[name]:
+        error = refusal(changed(with_latent().spec, place_of(f"layers[1].attention.latent.{name}"), value))
+        field = f"layers[1].attention.latent.{name}"
+        assert error.field == field and f"the spec's {field} " in error.message, value
+
+
+def test_a_latent_beside_what_it_does_not_fit() -> None:
+    spec, other = with_latent().spec, rich().spec["layers"][1]["attention"]
+    for part, named in (("query", "query.weight.name"), ("clip", "latent"), ("gate_kind", "latent"), ("norms", "latent")):
+        error = refusal(changed(spec, place_of(f"layers[1].attention.{part}"), other.get(part, 0.5)))
+        assert error.field == f"layers[1].attention.{named}", part
+    assert refusal(changed(spec, ("num_kv_heads",), 2)).field == "layers[0].attention.latent.rank"
+    assert refusal(changed(spec, ("head_dim",), 64)).field == "layers[0].attention.latent.rank"
+    assert refusal(changed(spec, ("ropes", 0, "rotary_dim"), 32)).field == "layers[0].attention.latent.rotary_size"
+    assert refusal(changed(rich().spec, place_of("layers[1].attention.latent"), {"rank": 16})).field.startswith("layers[1].attention")
+
+
 def test_experts_beside_what_they_do_not_fit() -> None:
     spec = with_experts().spec
     layer = spec["layers"][1]
@@ -383,7 +429,7 @@ def test_heads_that_cannot_be_padded() -> None:
     assert error.kind == "unsupported_model" and error.field == "layers[0].attention.norms.span"
 
 
-@pytest.mark.parametrize("model", [rich(), with_experts()], ids=["rich", "experts"])
+@pytest.mark.parametrize("model", [rich(), with_experts(), with_latent()], ids=["rich", "experts", "latent"])
 def test_flipped_bits(tmp_path: Path, model: TinyModel) -> None:
     """A spec of which one bit is another: refused by a CoreError, or a model that runs."""
     rng = random.Random(7)

@@ -413,7 +413,7 @@ BUGS = [
     Mutant(
         "adjacent pairs stay pairs",
         "csrc/model",
-        "FileRow",
+        "Ordered",
         "within = 2 * (within % half) + within / half;",
         "within += half - half;",
         "engine/test_decoder_parts.py",

@@ -69,6 +69,13 @@ EXPERTS: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2_moe": ("lfm2moe", {}),
     "qwen3_5_moe_text": ("qwen35moe", {"linear_num_key_heads": 4}),
 }
+#: The same of models with a latent. MiniCPM3's files have no factor of the rotation.
+LATENTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "deepseek_v2": ("deepseek2", {}),
+    "deepseek_v3": ("deepseek2", {"attention_bias": False}),
+    "glm4_moe_lite": ("deepseek2", {}),
+    "minicpm3": ("minicpm3", {"rope_parameters": PLAIN}),
+}
 #: Whose rotated rows the converter puts into adjacent pairs; others have them so already, or rotate halves in llama.cpp too.
 PERMUTED = {"llama", "olmo", "mistral3", "smollm3", "granite", "granite_swa", "arcee", "granitemoe"}
 #: Names that the gguf package's table lacks for these architectures.
@@ -150,7 +157,37 @@ def _delta_tensor(full: str, tensor: Array, config: dict[str, Any]) -> tuple[str
     return f"blk.{layer}.{names[part.split('.')[0]]}.weight", tensor[:, 0] if tensor.ndim == 3 else tensor
 
 
-def _tensors(name: str, arch: str, config: dict[str, Any], stored: dict[str, Array]) -> dict[str, Array]:
+def _absorbed(config: dict[str, Any], stored: dict[str, Array]) -> dict[str, Array]:
+    """Each kv_b_proj as a tensor of keys, turned, and one of values."""
+    found = {}
+    for name, tensor in stored.items():
+        if "kv_b_proj" not in name:
+            found[name] = tensor
+            continue
+        heads = tensor.reshape(config["num_attention_heads"], -1, tensor.shape[-1])
+        found[name.replace("kv_b", "k_b")] = heads[:, : config["qk_nope_head_dim"]].swapaxes(1, 2)
+        found[name.replace("kv_b", "v_b")] = heads[:, config["qk_nope_head_dim"] :]
+    return found
+
+
+def _latent_keys(config: dict[str, Any], arch: str) -> dict[str, Any]:
+    rank, rotary, key = config["kv_lora_rank"], config["qk_rope_head_dim"], config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
+    keys = {"attention.kv_lora_rank": rank, "rope.dimension_count": rotary, "attention.key_length": key}
+    if config["q_lora_rank"]:
+        keys["attention.q_lora_rank"] = config["q_lora_rank"]
+    if arch == "minicpm3":
+        return keys
+    keys |= {"attention.head_count_kv": 1, "attention.key_length": rank + rotary, "attention.value_length": rank}
+    keys |= {"attention.key_length_mla": key, "attention.value_length_mla": config["v_head_dim"]}
+    keys |= {"expert_gating_func": 1 if config["model_type"] == "deepseek_v2" else 2, "leading_dense_block_count": 1}
+    if config["norm_topk_prob"]:
+        keys["expert_weights_norm"] = True
+    if all_dims := (config.get("rope_parameters") or {}).get("mscale_all_dim"):
+        keys["rope.scaling.yarn_log_multiplier"] = 0.1 * all_dims
+    return keys
+
+
+def _tensors(name: str, arch: str, config: dict[str, Any], stored: dict[str, Array], whole: bool = False) -> dict[str, Array]:
     import gguf
 
     stored = _stacked(stored)
@@ -161,6 +198,8 @@ def _tensors(name: str, arch: str, config: dict[str, Any], stored: dict[str, Arr
     table = gguf.get_tensor_name_map(number, 4)
     heads, kv_heads = config.get("num_attention_heads") or config["n_head"], config.get("num_key_value_heads")
     found: dict[str, Array] = {}
+    if arch == "deepseek2" and not whole:
+        stored = _absorbed(config, stored)
     for full, tensor in stored.items():
         if "act_fn" in full or "layernorm.norms." in full:
             continue
@@ -292,6 +331,8 @@ def metadata_of(config: dict[str, Any], arch: str, stored: dict[str, Array]) -> 
         fields["expert_shared_feed_forward_length"] = config["intermediate_size"] // config["num_key_value_heads"]
     if arch == "glm4moe":
         fields |= {"expert_gating_func": 2, "expert_weights_norm": config["norm_topk_prob"]}
+    if arch in ("deepseek2", "minicpm3"):
+        fields |= _latent_keys(config, arch)
     if arch in ("gemma2", "gemma3", "qwen3", "qwen3moe", "gpt-oss", "qwen35", "qwen35moe"):
         fields |= {"attention.key_length": config["head_dim"], "attention.value_length": config["head_dim"]}
     for key, (name, convert) in KEYS.items():
@@ -324,19 +365,35 @@ def metadata_of(config: dict[str, Any], arch: str, stored: dict[str, Array]) -> 
     return fields | _rope_keys(config, arch)
 
 
-def write(name: str, directory: Path, path: Path, metadata: dict[str, Any] | None = None, tensors: dict[str, Array] | None = None) -> Path:
-    """The model of the directory as one file; with other metadata and further tensors."""
+def write(
+    name: str,
+    directory: Path,
+    path: Path,
+    metadata: dict[str, Any] | None = None,
+    tensors: dict[str, Array] | None = None,
+    whole_up: Any = None,
+    unpacks: bool = False,
+) -> Path:
+    """The model of the directory as one file; with other metadata and further tensors. whole_up: the type of attn_kv_b, which then stands
+    for a latent's keys and values; unpacks: its values are stored in fp32."""
     import gguf
     from safetensors.numpy import load_file
 
-    arch, _ = (FAMILIES | EXPERTS)[name]
+    arch, _ = (FAMILIES | EXPERTS | LATENTS)[name]
     config, stored = json.loads((directory / "config.json").read_text()), load_file(directory / "model.safetensors")
     writer = gguf.GGUFWriter(path, arch)
     add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string, list: writer.add_array}
     for key, value in (metadata_of(config, arch, stored) | (metadata or {})).items():
         add[type(value)](key[1:] if key[0] == "=" else f"{arch}.{key}", value)
-    for target, tensor in (_tensors(name, arch, config, stored) | (tensors or {})).items():
-        writer.add_tensor(target, tensor)
+    for target, tensor in (_tensors(name, arch, config, stored, whole=whole_up is not None) | (tensors or {})).items():
+        if whole_up is None or "attn_kv_b" not in target:
+            writer.add_tensor(target, tensor)
+            continue
+        packed = gguf.quantize(tensor, whole_up)
+        if unpacks:
+            writer.add_tensor(target, gguf.dequantize(packed, whole_up))
+        else:
+            writer.add_tensor(target, packed, raw_dtype=whole_up)
     for kind in ("long", "short") if name == "phi3" else ():
         writer.add_tensor(f"rope_factors_{kind}.weight", np.array(config["rope_parameters"][f"{kind}_factor"], np.float32))
     writer.write_header_to_file()

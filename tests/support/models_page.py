@@ -34,6 +34,10 @@ What holds for every family:
   experts were used, by layer and by pairs of consecutive layers, on the CPU. A batch reads more experts than one sequence does: 8 sequences
   of Qwen3-30B-A3B use about 51 of the 128 experts of a layer where one uses 8. So a step of 8 rows costs some five times one of one row
   by arithmetic.
+- Latent attention (DeepSeek, GLM-4.7-Flash, MiniCPM3): the cache keeps the latent and the rotated part of each token, once as a key and once
+  as a value, as `llmi inspect` counts them: 2 x 576 values a layer for DeepSeek. Prompts run in the absorbed form as decoding does, else
+  their bits would differ. Keys of a quantised `kv_b_proj` or `attn_kv_b` are turned in fp32, with the file's values. Layers that draft
+  further tokens (MTP) are left out.
 
 ## Families
 

@@ -143,6 +143,43 @@ class Interpreter:
         result: Array = (scores / scores.sum(-1, keepdims=True))[..., :-1]
         return result
 
+    def latent_heads(self, spec: Spec, x: Array) -> tuple[Array, Array, Array]:
+        """Queries, keys and values of a layer with a latent, by the definition: keys and values of all heads are made."""
+        latent, count = spec["latent"], self.sizes(spec)[0]
+        rank, key, rotary = latent["rank"], latent["key_size"], latent["rotary_size"]
+
+        def heads(values: Array) -> Array:
+            return values.reshape(len(x), -1, values.shape[-1] // count)
+
+        source = x
+        if query_rank := latent.get("query_rank"):
+            source = self.norm(latent.get("query_norm", {}), self.linear(latent["query_down"], x, query_rank))
+        q = heads(self.linear(latent["query"], source, count * key))
+        q_rotary = heads(self.linear(latent["query_rotary"], source, count * rotary))
+        k_rotary = self.linear(latent["rotary"], x, rotary)[:, None]
+        if spec.get("rope", -1) >= 0:
+            q_rotary, k_rotary = (self.rotate(self.spec["ropes"][spec["rope"]], part) for part in (q_rotary, k_rotary))
+        c = self.norm(latent.get("latent_norm", {}), self.linear(latent["latent"], x, rank))
+        key_up = latent["key_up"]
+        if key_up.get("transposed"):
+            k = heads(c @ self.ordered(self.tensors[key_up["name"]].astype(np.float64), key_up, count * key).T)
+        else:
+            k = np.einsum("tr,hrk->thk", c, self.tensors[key_up["name"]].astype(np.float64))
+        up = self.tensors[latent["value_up"]["name"]].astype(np.float64).reshape(-1, rank)
+        v = heads(c @ self.ordered(up, latent["value_up"], count * latent["value_size"]).T)
+        k_rotary = np.repeat(k_rotary, count, 1)
+        q = self.warmed(spec, np.concatenate([q_rotary, q], -1))
+        return q, np.concatenate([k_rotary, k], -1), v
+
+    def warmed(self, spec: Spec, q: Array) -> Array:
+        """Queries times the factor of their position."""
+        temperature = spec.get("query_temperature")
+        if not temperature:
+            return q
+        grown = np.log1p(np.floor(np.arange(len(q)) / temperature["original"]))
+        result: Array = q * (1 + temperature["beta"] * grown)[:, None, None]
+        return result
+
     def sizes(self, spec: Spec) -> tuple[int, int, int]:
         """Heads, KV heads and head size of a layer."""
         heads, kv_heads, size = (spec.get(name, self.spec[name]) for name in ("num_heads", "num_kv_heads", "head_dim"))
@@ -164,11 +201,10 @@ class Interpreter:
 
     def heads_of(self, spec: Spec, x: Array) -> tuple[Array, Array, Array]:
         """Queries, keys and values, each [rows, heads, head_dim]: normed, rotated, those of key heads repeated."""
+        if "latent" in spec:
+            return self.latent_heads(spec, x)
         heads, kv_heads, size = self.sizes(spec)
-        q = self.turned(spec, "query", self.projected(spec, "query", x, heads, size))
-        if temperature := spec.get("query_temperature"):
-            grown = np.log1p(np.floor(np.arange(len(x)) / temperature["original"]))
-            q = q * (1 + temperature["beta"] * grown)[:, None, None]
+        q = self.warmed(spec, self.turned(spec, "query", self.projected(spec, "query", x, heads, size)))
         donor = spec.get("kv_donor", -1)
         if donor >= 0:
             k, v = self.kept[donor]

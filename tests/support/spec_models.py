@@ -57,6 +57,26 @@ PLAIN: Spec = {
     "output_scale": False,
     "layer_embedding": 0,  # values of each place
     "experts": None,  # of each layer: fields of the router, and what EXPERTS lists
+    "latent": None,  # of each layer: what LATENT lists
+}
+#: Of layers with a latent. stored: keys and values of all heads in one tensor, or as two of three dimensions.
+LATENT: Spec = {"rank": 32, "key_size": 32, "rotary_size": 16, "value_size": 16, "query_rank": 0, "stored": "whole", "pairs": True}
+#: Models with a latent, as changes of the plain one.
+LATENT_PARTS: dict[str, Spec] = {
+    "latent": {"latent": {}},
+    "latents of queries, keys apart": {"latent": {"query_rank": 32, "stored": "apart", "value_size": 48, "pairs": False}},
+    "latent beside other parts": {
+        "latent": {"query_rank": 32},
+        "residual_scale": 0.4,
+        "places": "both",
+        "temperature": {"beta": 0.5, "original": 5},
+        "sinks": True,
+        "windows": [7, 0],
+        "attention_cap": 0.8,
+        "ropes": [{"rotary_dim": 8, "magnitude": 1.3}],
+        "biases": ("query_down", "latent", "rotary", "output"),
+        "experts": {"shared": 96, "size": 64},
+    },
 }
 #: Of layers with experts, beside the router's fields.
 EXPERTS: Spec = {
@@ -332,11 +352,39 @@ class TinyModel:
                 binding["order"] = order
         return parts
 
+    def _latent(self, name: str) -> Spec:
+        """All that makes queries and the cache's one head, and each head's keys and values."""
+        sizes = LATENT | self.choices["latent"]
+        rank, key, rotary, value = (sizes[field] for field in ("rank", "key_size", "rotary_size", "value_size"))
+        query_rank, stride = sizes["query_rank"], key + rotary
+        latent: Spec = {field: sizes[field] for field in ("rank", "key_size", "rotary_size", "value_size", "query_rank")}
+        if query_rank:
+            latent["query_down"] = self._linear(f"{name}.query_down", query_rank, HIDDEN)
+            latent["query_norm"] = self._norm(f"{name}.query_norm", query_rank, {"kind": "rms"})
+        whole = self._linear(f"{name}.query", HEADS * stride, query_rank or HIDDEN)["weight"]
+        pairs = {"adjacent_pairs": self.choices["ropes"][0]["rotary_dim"]} if sizes["pairs"] else {}
+        latent["query"] = {"weight": whole | {"order": {"head_rows": key, "head_stride": stride}}}
+        latent["query_rotary"] = {"weight": whole | {"order": {"first_row": key, "head_rows": rotary, "head_stride": stride} | pairs}}
+        latent["latent"] = self._linear(f"{name}.latent", rank, HIDDEN)
+        latent["rotary"] = self._linear(f"{name}.rotary", rotary, HIDDEN)
+        latent["latent_norm"] = self._norm(f"{name}.latent_norm", rank, {"kind": "rms"})
+        if sizes["stored"] == "apart":
+            latent["key_up"] = self._random(f"{name}.key_up", (HEADS, rank, key), 1.3 / np.sqrt(rank))
+            latent["value_up"] = self._random(f"{name}.value_up", (HEADS, value, rank), 1.3 / np.sqrt(rank))
+            return latent
+        up = self._random(f"{name}.up", (HEADS * (key + value), rank), 1.3 / np.sqrt(rank))
+        latent["key_up"] = up | {"transposed": True, "order": {"head_rows": key, "head_stride": key + value}}
+        latent["value_up"] = up | {"order": {"first_row": key, "head_rows": value, "head_stride": key + value}}
+        return latent
+
     def _attention(self, name: str, index: int) -> Spec:
         has, (heads, kv_heads, size), donor = self.choices, self.sizes_of(index), self.choices["kv_donors"][index]
-        attention: Spec = self._projections(name, index) | {
-            "output": self._linear(f"{name}.output", HIDDEN, heads * size, has["transposed"])
-        }
+        if has["latent"] is None:
+            attention: Spec = self._projections(name, index)
+            values = heads * size
+        else:
+            attention, values = {"latent": self._latent(f"{name}.latent")}, heads * (LATENT | has["latent"])["value_size"]
+        attention["output"] = self._linear(f"{name}.output", HIDDEN, values, has["transposed"])
         attention |= has["heads_of_layers"][index] | ({"kv_donor": donor} if donor >= 0 else {})
         attention |= {
             "rope": has["rope_of_layers"][index],
@@ -494,8 +542,8 @@ class TinyModel:
             "layer_embedding": given,
             "hidden_size": HIDDEN,
             "num_heads": HEADS,
-            "num_kv_heads": KV_HEADS,
-            "head_dim": has["head_dim"],
+            "num_kv_heads": KV_HEADS if has["latent"] is None else 1,
+            "head_dim": has["head_dim"] if has["latent"] is None else LATENT["rank"] + LATENT["rotary_size"],
             "vocab_size": VOCAB,
             "max_position": LONGEST,
             "embedding": embedding,

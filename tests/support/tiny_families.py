@@ -233,6 +233,41 @@ MAMBA: dict[str, Any] = {
 }
 #: Models with recurrences.
 RECURRENT: dict[str, dict[str, Any]] = {"qwen3_5_text": DELTA, "qwen3_5_moe_text": DELTA_EXPERTS, "qwen3_next": DELTA_EXPERTS}
+#: Models whose keys and values come from a latent; most have experts.
+_LATENT_SIZES = {
+    "head_dim": 16,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 48,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 16,
+}
+_LATENT_EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "n_shared_experts": 2}
+LATENTS: dict[str, dict[str, Any]] = {
+    "deepseek_v2": {
+        "q_lora_rank": None,
+        "first_k_dense_replace": 1,
+        "topk_method": "group_limited_greedy",
+        "n_group": 4,
+        "topk_group": 2,
+        "routed_scaling_factor": 1.5,
+        "rope_parameters": YARN | {"mscale": 0.707, "mscale_all_dim": 0.707},
+    }
+    | _LATENT_SIZES
+    | _LATENT_EXPERTS,
+    "deepseek_v3": {
+        "q_lora_rank": 32,
+        "first_k_dense_replace": 1,
+        "n_group": 4,
+        "topk_group": 2,
+        "attention_bias": True,
+        "rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0},
+    }
+    | _LATENT_SIZES
+    | _LATENT_EXPERTS,
+    "glm4_moe_lite": {"q_lora_rank": 32, "n_group": 1, "topk_group": 1} | _LATENT_SIZES | _LATENT_EXPERTS,
+    "minicpm3": {"q_lora_rank": 32, "rope_parameters": LONGROPE} | _LATENT_SIZES,
+}
 NEAREST = 1e-4
 #: Gemma 4 as its sizes are made: in global layers heads are larger, and there may be fewer for keys, which are the values.
 _GEMMA4: dict[str, Any] = {
@@ -266,6 +301,8 @@ SEEDS = {
     "ernie4_5_moe": 2,
     "glm4_moe": 2,
     "lfm2_moe": 1,
+    "deepseek_v2": 1,
+    "deepseek_v3": 2,
 }
 
 UNEVEN = {"sliding_window": WINDOW + 1}
@@ -341,7 +378,7 @@ def config_of(name: str, **changes: Any) -> Any:
     """The config, as an object of the family's class."""
     from transformers import AutoConfig
 
-    special = (FAMILIES | EXPERTS | STATES | RECURRENT | GEMMA4)[name]
+    special = (FAMILIES | EXPERTS | STATES | RECURRENT | GEMMA4 | LATENTS)[name]
     sizes = {} if special.items() >= OLD_SIZES.items() else SIZES
     if name in ("bloom", "opt"):
         sizes = {key: value for key, value in sizes.items() if key != "head_dim"}

@@ -133,26 +133,25 @@ struct ExpertLinearKernel {
   static constexpr size_t kSharedBytes = LinearKernel<Rows>::kSharedBytes;
   LinearOutput output;  // weights: of all experts, with the rows of one
   Rows rows;
-  int64_t num_experts;
-  const int32_t* first;  // ExpertPairs::first
+  ExpertPairs pairs;
 
   template <typename Visit>
   void ForEachPointer(const Visit& visit) const {
     output.ForEachPointer(visit);
     rows.ForEachPointer(visit);
-    visit(first);
+    visit(pairs.first);
   }
 
   template <typename Block>
   LLMI_HD void operator()(const Block& block) const {
     int64_t group = block.x;
     int64_t expert = 0;
-    for (; expert < num_experts; ++expert) {
-      const int64_t groups = (first[expert + 1] - first[expert] + kLinearRows - 1) / kLinearRows;
+    for (; expert < pairs.num_experts; ++expert) {
+      const int64_t groups = (pairs.First(expert + 1) - pairs.First(expert) + kLinearRows - 1) / kLinearRows;
       if (group < groups) break;
       group -= groups;
     }
-    if (expert == num_experts) return;
+    if (expert == pairs.num_experts) return;
     const PackedView& w = output.weights;
     const int64_t tile_bytes = PackedTileBytes(w.type, w.num_cols);
     const int64_t tiles_before = expert * NumTiles(w.num_rows);
@@ -160,8 +159,8 @@ struct ExpertLinearKernel {
     tile.weights += tiles_before * tile_bytes;
     if (tile.bias != nullptr) tile.bias += tiles_before * kTileRows;
     LinearOutput own = output;
-    own.num_rows = first[expert + 1];
-    LinearTile(block, own, tile, rows, first[expert] + group * kLinearRows);
+    own.num_rows = static_cast<int>(pairs.First(expert + 1));
+    LinearTile(block, own, tile, rows, pairs.First(expert) + group * kLinearRows);
   }
 };
 

@@ -180,9 +180,9 @@ class GpuDevice final : public Device {
         Busy().Launch(MostPairGroups(pairs), NumTiles(part.weights.num_rows), kLinearThreads, kernel.kSharedBytes, kernel);
       };
       if (IsQuantizedPacked(part.weights.type)) {
-        launch(ExpertLinearKernel<Int8Rows>{output, {args.quantized}, pairs.num_experts, pairs.first});
+        launch(ExpertLinearKernel<Int8Rows>{output, {args.quantized}, pairs});
       } else {
-        launch(ExpertLinearKernel<FloatRows>{output, {args.x, args.x_stride}, pairs.num_experts, pairs.first});
+        launch(ExpertLinearKernel<FloatRows>{output, {args.x, args.x_stride}, pairs});
       }
     }
   }
@@ -212,9 +212,7 @@ class GpuDevice final : public Device {
     Busy().Launch(num_rows, 1, kRowThreads, 0, ClipRowsKernel{x, x_stride, size, limit});
   }
   void Gate(const GateArgs& args) override { Busy().Launch(args.num_rows, 1, kRowThreads, 0, GateKernel{args}); }
-  void PackHeads(const float* x, int64_t num_heads, int64_t from_dim, int64_t to_dim, float* out) override {
-    Busy().Launch(num_heads, 1, kRowThreads, 0, PackHeadsKernel{x, from_dim, to_dim, out});
-  }
+  void CopyHeads(const HeadCopy& copy) override { Busy().Launch(copy.num_rows, copy.num_heads, kRowThreads, 0, CopyHeadsKernel{copy}); }
 
   void KvWrite(const KvWriteArgs& args) override {
     const PlacedBatch::Kernels& batch = FindBatch(args.kv, 0, args.segments, args.num_segments, nullptr).kernels();

@@ -293,23 +293,22 @@ struct GateKernel {
   }
 };
 
-// Block x: a head of a row.
-struct PackHeadsKernel {
-  const float* x;
-  int64_t from_dim;
-  int64_t to_dim;
-  float* out;
+// Block x: a row; y: a head.
+struct CopyHeadsKernel {
+  HeadCopy copy;
 
   template <typename Visit>
   void ForEachPointer(const Visit& visit) const {
-    visit(x);
-    visit(out);
+    visit(copy.x);
+    visit(copy.out);
   }
 
   template <typename Block>
   LLMI_HD void operator()(const Block& block) const {
+    const float* from = copy.x + block.x * copy.row + block.y * copy.head;
+    float* to = copy.out + block.x * copy.out_row + block.y * copy.out_head;
     block.ForEachThread([&](int thread) {
-      for (int64_t i = thread; i < to_dim; i += block.num_threads) out[block.x * to_dim + i] = x[block.x * from_dim + i];
+      for (int64_t i = thread; i < copy.size; i += block.num_threads) to[i] = from[i];
     });
   }
 };

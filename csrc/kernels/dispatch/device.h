@@ -134,8 +134,7 @@ class Device : public MemorySource {
   virtual void ScaleRows(float* x, int64_t x_stride, int64_t num_rows, int64_t size, const float* factors) = 0;
   virtual void ClipRows(float* x, int64_t x_stride, int64_t num_rows, int64_t size, float limit) = 0;
   virtual void Gate(const GateArgs& args) = 0;
-  // num_heads: of all rows.
-  virtual void PackHeads(const float* x, int64_t num_heads, int64_t from_dim, int64_t to_dim, float* out) = 0;
+  virtual void CopyHeads(const HeadCopy& copy) = 0;
   virtual const DeviceCounts& counts() const = 0;
   // The segments, with their tables and parents, and the positions are the host's: those of the step that was placed, or others, which the
   // op uploads.

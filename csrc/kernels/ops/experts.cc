@@ -33,8 +33,8 @@ int64_t CostOf(int64_t num_pairs, int64_t tiles) { return (num_pairs + kRowsOfRe
 std::vector<ExpertPiece> CutIntoExpertPieces(const ExpertPairs& pairs, const LinearArgs& args, int64_t share) {
   std::vector<ExpertPiece> pieces;
   for (int64_t expert = 0; expert < pairs.num_experts; ++expert) {
-    const int64_t pair = pairs.first[expert];
-    const int64_t num_pairs = pairs.first[expert + 1] - pair;
+    const int64_t pair = pairs.First(expert);
+    const int64_t num_pairs = pairs.First(expert + 1) - pair;
     if (num_pairs == 0) continue;
     const int64_t most = std::max<int64_t>(1, share / CostOf(num_pairs, 1));
     for (int64_t part = 0; part < args.num_parts; ++part) {
@@ -52,7 +52,7 @@ int64_t CostOfAll(const ExpertPairs& pairs, const LinearArgs& args) {
   for (int64_t part = 0; part < args.num_parts; ++part) {
     const int64_t num_tiles = NumTiles(args.parts[part].weights.num_rows);
     for (int64_t expert = 0; expert < pairs.num_experts; ++expert) {
-      const int64_t num_pairs = pairs.first[expert + 1] - pairs.first[expert];
+      const int64_t num_pairs = pairs.First(expert + 1) - pairs.First(expert);
       if (num_pairs > 0) cost += CostOf(num_pairs, num_tiles);
     }
   }

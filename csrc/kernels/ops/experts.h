@@ -15,6 +15,8 @@ namespace llmi {
 // first    [num_experts + 1]: the pairs of expert e are [first[e], first[e + 1])
 // rows     [num_rows * num_used]: the row of each pair
 // places   [num_rows, num_used]: the pair of each row and expert
+// The heads of a layer are such experts too, where each head has a matrix of its own and each row uses all of them: HeadPairs, which have
+// none of these arrays, as expert_linear needs none.
 struct ExpertPairs {
   int64_t num_experts;
   int64_t num_used;
@@ -25,7 +27,11 @@ struct ExpertPairs {
   int32_t* places;
 
   LLMI_HD int64_t num_pairs() const { return num_rows * num_used; }
+  LLMI_HD int64_t First(int64_t expert) const { return first != nullptr ? first[expert] : expert * num_rows; }
 };
+inline ExpertPairs HeadPairs(int64_t num_heads, int64_t num_rows) {
+  return {num_heads, num_heads, num_rows, nullptr, nullptr, nullptr, nullptr};
+}
 void SortPairs(const KernelContext& context, const ExpertPairs& pairs);
 
 // A row of `to` is that of `from` which the pair has, in each form that `to` wants. from_x, to_x: the fp32 rows of num_cols columns; to_x

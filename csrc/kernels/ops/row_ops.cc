@@ -1,7 +1,6 @@
 #include "kernels/ops/row_ops.h"
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 
 #include "core/errors.h"
@@ -72,13 +71,14 @@ void Gate(const KernelContext& context, const GateArgs& args) {
                [&](int64_t begin, int64_t end) { context.table->gate(args, begin, end); });
 }
 
-void PackHeads(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_heads, int64_t from_dim, int64_t to_dim,
-               float* out) {
-  CheckArgument(to_dim > 0 && from_dim >= to_dim, "pack_heads: heads cannot grow");
-  if (context.device != nullptr) return context.device->PackHeads(x, num_rows * num_heads, from_dim, to_dim, out);
-  ParallelRows(context, num_rows * num_heads, std::max<int64_t>(1, kMinValues / to_dim), [&](int64_t begin, int64_t end) {
-    for (int64_t head = begin; head < end; ++head) {
-      std::memcpy(out + head * to_dim, x + head * from_dim, static_cast<size_t>(to_dim) * sizeof(float));
+void CopyHeads(const KernelContext& context, const HeadCopy& copy) {
+  CheckArgument(copy.size > 0 && copy.num_heads > 0, "copy_heads: heads have values");
+  if (context.device != nullptr) return context.device->CopyHeads(copy);
+  ParallelRows(context, copy.num_rows, std::max<int64_t>(1, kMinValues / (copy.num_heads * copy.size)), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      for (int64_t head = 0; head < copy.num_heads; ++head) {
+        std::copy_n(copy.x + row * copy.row + head * copy.head, copy.size, copy.out + row * copy.out_row + head * copy.out_head);
+      }
     }
   });
 }

@@ -42,9 +42,15 @@ void Gate(const KernelContext& context, const GateArgs& args);
 // out[i] = x[rows[i]]: rows of `size` values. rows [num_rows], where the op runs. out may not overlap x.
 void GatherRows(const KernelContext& context, const float* x, int64_t size, const int32_t* rows, int64_t num_rows, float* out);
 
-// Copies heads of `from_dim` values, from_dim apart, as heads of their first `to_dim` values, to_dim apart. from_dim >= to_dim. out may not
-// overlap x.
-void PackHeads(const KernelContext& context, const float* x, int64_t num_rows, int64_t num_heads, int64_t from_dim, int64_t to_dim,
-               float* out);
+// copy_heads: `size` values of head h of row r, from x + r * row + h * head to out + r * out_row + h * out_head. They may not overlap.
+struct HeadCopy {
+  const float* x;
+  int64_t row, head;
+  float* out;
+  int64_t out_row, out_head;
+  int64_t num_rows, num_heads;
+  int64_t size;
+};
+void CopyHeads(const KernelContext& context, const HeadCopy& copy);
 
 }  // namespace llmi

@@ -79,6 +79,7 @@ class _ModelConfig(TypedDict):
     embedding: str  # the tensor's name
     windows: list[int]  # of each layer with attention; 0: none
     layer_heads: list[int]  # of the same layers
+    latent_rank: int  # of the first layer's attention; 0: it has no latent
     layer_kv_heads: list[int]  # 0: it reads another layer's keys and values
     layer_head_dims: list[int]  # values of a head in the cache
     state_bytes: int  # of the states of all other layers

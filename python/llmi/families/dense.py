@@ -130,8 +130,8 @@ class Style:
         config.json's files store matrices as [columns, rows].
     head_norms : bool
         Queries and keys are normed.
-    experts : bool
-        Layers may have experts, which the card sets.
+    experts, latent : bool
+        Layers may have experts; attention reads a latent: the card sets them.
     names, gguf_names : mapping of str to str
         Names by role in config.json's files, where they differ from Llama's; in GGUF.
     """
@@ -150,6 +150,7 @@ class Style:
     transposed: bool = False
     head_norms: bool = False
     experts: bool = False
+    latent: bool = False
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     gguf_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -169,7 +170,7 @@ def dense(c: Config, style: Style, *, theta: float | None = 10000.0, partial: fl
     ModelFileError, UnsupportedModelError
         A key is missing, of another kind or out of range.
     """
-    spec = _sizes(c)
+    spec = _sizes(c, style)
     if not style.experts:
         _refuse_experts(c)
     if theta is not None:
@@ -185,7 +186,7 @@ def num_layers(c: Config) -> int:
     return layers
 
 
-def _sizes(c: Config) -> ModelSpec:
+def _sizes(c: Config, style: Style) -> ModelSpec:
     spec = ModelSpec(hidden_size=c.positive("hidden_size"), num_heads=c.positive("num_attention_heads"))
     if spec.num_heads > MAX_HEADS:
         c.refuse("num_attention_heads", f"num_attention_heads = {spec.num_heads} is outside [1, {MAX_HEADS}]")
@@ -199,7 +200,7 @@ def _sizes(c: Config) -> ModelSpec:
     spec.head_dim = spec.hidden_size // spec.num_heads if head_dim is None else head_dim
     if not 1 <= spec.head_dim < 1 << 20:
         c.refuse("head_dim", f"{c.name('head_dim')} = {spec.head_dim} is outside [1, 2^20)")
-    if c.is_gguf and c.integer("value_head_dim", spec.head_dim) != spec.head_dim:
+    if c.is_gguf and not style.latent and c.integer("value_head_dim", spec.head_dim) != spec.head_dim:
         c.unsupported("value_head_dim", "key and value heads of different sizes")
     if c.is_gguf:
         shape = c.tensors.get("token_embd.weight")

@@ -82,6 +82,26 @@ class QueryTemperatureSpec:
 
 
 @dataclasses.dataclass
+class LatentSpec:
+    """Keys and values of all heads out of one latent of `rank` values, and a rotated part that they share; rank 0: the layer has none."""
+
+    rank: int = 0
+    key_size: int = 0
+    rotary_size: int = 0
+    value_size: int = 0
+    query_rank: int = 0
+    query_down: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    query_norm: NormSpec = dataclasses.field(default_factory=NormSpec)
+    query: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    query_rotary: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    latent: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    rotary: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    latent_norm: NormSpec = dataclasses.field(default_factory=NormSpec)
+    key_up: TensorBinding = dataclasses.field(default_factory=TensorBinding)
+    value_up: TensorBinding = dataclasses.field(default_factory=TensorBinding)
+
+
+@dataclasses.dataclass
 class AttentionSpec:
     """softmax(scale * q k) v. `window` counts the query's own token; 0: all tokens. `rope` is an index into ModelSpec.ropes, or -1.
 
@@ -99,6 +119,7 @@ class AttentionSpec:
     key: LinearSpec = dataclasses.field(default_factory=LinearSpec)
     value: LinearSpec = dataclasses.field(default_factory=LinearSpec)
     output: LinearSpec = dataclasses.field(default_factory=LinearSpec)
+    latent: LatentSpec = dataclasses.field(default_factory=LatentSpec)
     clip: float = 0.0
     norms: HeadNormsSpec = dataclasses.field(default_factory=HeadNormsSpec)
     output_norm: NormSpec = dataclasses.field(default_factory=NormSpec)
@@ -436,14 +457,19 @@ def _shown(layer: LayerSpec) -> str:
     """The lines of one layer."""
     lines = []
     moe = layer.moe
-    mixers = (("attention.", layer.attention), ("short_conv.", layer.short_conv), ("recurrence.", layer.recurrence))
+    mixers = (
+        ("attention.", layer.attention),
+        ("attention.latent.", layer.attention.latent),
+        ("short_conv.", layer.short_conv),
+        ("recurrence.", layer.recurrence),
+    )
     parts = (*mixers, ("mlp.", layer.mlp), ("moe.", moe), ("moe.router.", moe.router), ("moe.expert.", moe.expert))
     for name, part in (("", layer), *parts):
         default = type(part)()
         for field in dataclasses.fields(part):
             value = getattr(part, field.name)
             if value != getattr(default, field.name) and not isinstance(
-                value, AttentionSpec | ShortConvSpec | RecurrenceSpec | MlpSpec | MoeSpec | RouterSpec
+                value, AttentionSpec | LatentSpec | ShortConvSpec | RecurrenceSpec | MlpSpec | MoeSpec | RouterSpec
             ):
                 lines.append(f"    {name + field.name:32} {_text(value)}")
     return "\n".join(lines)

@@ -211,6 +211,7 @@ class ModelReport:
         for tensor in self.tensors:
             kinds[tensor.dtype] = kinds.get(tensor.dtype, 0) + tensor.num_bytes
         attention = "MHA" if c["num_kv_heads"] == c["num_heads"] else "MQA" if c["num_kv_heads"] == 1 else "GQA"
+        attention = f"latent of {c['latent_rank']}, kept as keys and as values" if c["latent_rank"] else attention
         common = (c["num_heads"], c["num_kv_heads"], c["padded_head_dim"])
         others = ", ".join(f"{heads}, {kv} of {size}" for heads, kv, size in self.kinds if kv and (heads, kv, size) != common)
         local = [window for window in c["windows"] if window > 0]
