@@ -221,7 +221,7 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
         files = open_model(by_name.resolve(given["model"], given["revision"]))
         count = given["data_parallel_size"]
         openings = Openings(given, files, count)
-        self._router = router = Replicas([openings.of(index, fingerprint=False) for index in range(1, count)], first=1)
+        self._router = router = Replicas([openings.of(index, fingerprint=False) for index in range(1, count)], openings.places, first=1)
         own = {**given, "data_parallel_size": 1, "num_threads": openings.threads[0]}
         try:
             self._open(own, layers, files)

@@ -386,6 +386,7 @@ ENGINE = {
     "tensor_split": "objects",
     "on_worker_failure": "objects",
     "data_parallel_size": "integer",
+    "distributed_executor_backend": "objects",
     "swap_space": "maybe number",
     "max_logprobs": "maybe integer",
 }

@@ -6,6 +6,7 @@ python tests/support/replica_kills.py --kills 500 [--seed 0]
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import random
 import signal
@@ -41,7 +42,6 @@ class Kills:
         self.alone, self.llm, self.router, self.rng = alone, llm, llm._router, rng
         self.num_hit = self.num_wrong = self.num_hangs = self.num_answers = 0
         self.pids: set[int] = set()
-        self.stopped: set[int] = set()
         self.longest_s = 0.0
 
     def hit(self) -> None:
@@ -51,14 +51,13 @@ class Kills:
             for replica in self.router.replicas
             if replica.under_way and all(entry.came_further or not entry.deaths for entry in list(replica.under_way.values()))
         ]
-        pids = {replica.pid for replica in self.router.replicas}
-        if working and not pids & self.stopped:  # what goes to one that stands still sees a second death
+        ready = {replica.pid for replica in self.router.replicas if replica.state == "ready"}
+        if working and not ready & self.pids:  # what goes to one whose death is not known yet sees a second one
             replica = self.rng.choice(working)
             number = self.rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP])
             self.pids.add(replica.pid)
-            os.kill(replica.pid, number)
-            if number is signal.SIGSTOP:
-                self.stopped.add(replica.pid)
+            with contextlib.suppress(ProcessLookupError):  # it stood still, and was killed meanwhile
+                os.kill(replica.pid, number)
             self.num_hit += 1
 
     def round(self) -> None:

@@ -282,6 +282,14 @@ class TakesOptions:
                 flag_of=_SERVERS,
             ),
         ] = None,
+        distributed_executor_backend: Annotated[
+            str,
+            about(
+                Choice(("local", "ray"), {"mp": "local", "uni": "local"}, "LLM"),
+                "Where the processes of data_parallel_size run: on this machine, or where Ray places them.",
+                flag_of=("batch",),
+            ),
+        ] = "local",
         hf_overrides: Annotated[
             Mapping[str, Any] | None,
             about(

@@ -245,7 +245,6 @@ ENGINE_FOREIGN: Mapping[str, Foreign] = _by_name(
         decode_context_parallel_size=1,
         enable_expert_parallel=False,
         device_map=("auto", "cpu"),
-        distributed_executor_backend=("mp", "uni"),
     ),
     _refused(
         "the model is run as a generator of text",

@@ -10,10 +10,21 @@ from typing import Any
 from llmi import _core
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.models.files import OpenModel
-from llmi.replicas.process import divided
+from llmi.replicas.process import Folder
+from llmi.replicas.replica import Places
 
 #: Arguments that stay here: those that are Python, and those that a process gets its own of.
-_OWN = ("batch_processors", "data_parallel_size", "num_threads", "model", "revision", "hf_overrides", "speculative_config", "seed")
+_OWN = (
+    "batch_processors",
+    "data_parallel_size",
+    "distributed_executor_backend",
+    "num_threads",
+    "model",
+    "revision",
+    "hf_overrides",
+    "speculative_config",
+    "seed",
+)
 
 
 class Openings:
@@ -31,17 +42,13 @@ class Openings:
                     name,
                     "data_parallel_size",
                 )
-        system = _core.system_info()
-        available = system["available_memory_bytes"]
-        each = sum(file.size for file in files.files)
-        if count > 1 and count * each > available:
-            raise InvalidParamsError(
-                f"data_parallel_size = {count}: each process holds the model, {each / 1e6:,.0f} MB, together {count * each / 1e6:,.0f} MB;"
-                f" {available / 1e6:,.0f} MB are free: give at most {max(1, available // each)}",
-                "data_parallel_size",
-            )
-        self.most_kv_bytes = available // 2 // count
-        self.threads = divided(given["num_threads"] or system["num_threads"], count)
+        self.places = _places_of(given["distributed_executor_backend"])
+        try:
+            self.threads, here = self.places.threads(given["num_threads"], count)
+            self.most_kv_bytes = _share_of_memory(files, count, here)
+        except BaseException:
+            self.places.remove()
+            raise
         self.speculates = _is_plain(given["speculative_config"])
         self._arguments = {
             **{name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in given.items() if name not in _OWN},
@@ -57,6 +64,27 @@ class Openings:
             "most_kv_bytes": self.most_kv_bytes,
             "fingerprint": fingerprint,
         }
+
+
+def _places_of(backend: str) -> Places:
+    if backend == "ray":
+        from llmi.replicas.cluster import Cluster  # noqa: PLC0415 (one machine needs none of it)
+
+        return Cluster()
+    return Folder()
+
+
+def _share_of_memory(files: OpenModel, count: int, here: int) -> int:
+    """Bytes of cache that each engine may have, `here` of them on this machine."""
+    available = _core.system_info()["available_memory_bytes"]
+    each = sum(file.size for file in files.files)
+    if here > 1 and here * each > available:
+        raise InvalidParamsError(
+            f"data_parallel_size = {count}: each process holds the model, {each / 1e6:,.0f} MB, together {here * each / 1e6:,.0f} MB;"
+            f" {available / 1e6:,.0f} MB are free: give at most {max(1, available // each)}",
+            "data_parallel_size",
+        )
+    return int(available // 2 // here)
 
 
 def takes_too_much(arguments: Mapping[str, Any], engine: _core.Engine, most_kv_bytes: int) -> bool:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from llmi import _core
 from llmi.errors import WorkerDiedError
 from llmi.replicas.wire import Connection
 
@@ -27,6 +28,14 @@ class Folder:
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="llmi-"))  # mode 0700
+
+    def threads(self, num_threads: int | None, count: int) -> tuple[list[int], int]:
+        """Threads of each of `count` processes, and how many of them this machine gets."""
+        return divided(num_threads or _core.system_info()["num_threads"], count), count
+
+    def start(self, name: str, is_over: Callable[[], bool]) -> Process:
+        """Starts a process. Raises WorkerDiedError."""
+        return Process(name, self, is_over)
 
     def remove(self) -> None:
         """Removes it; sockets are gone already."""
@@ -64,6 +73,7 @@ class Process:
                     self.connection = Connection(self._accept(name, listener, is_over))
                 except BaseException:
                     self.kill()
+                    self.process.wait()
                     raise
             except OSError as error:
                 raise WorkerDiedError(f"replica {name} cannot be started: {error}", name) from None
@@ -77,6 +87,12 @@ class Process:
 
     def kill(self) -> None:
         """Ends it at once, stopped or not."""
+        self.process.kill()
+
+    def finish(self) -> None:
+        """Waits for its end, which comes by itself when its socket has closed."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(1.0)
         self.process.kill()
         self.process.wait()
 

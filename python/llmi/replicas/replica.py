@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import queue
-import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from llmi.errors import LlmiError, WorkerDiedError
 from llmi.replicas.placing import Beginnings
-from llmi.replicas.process import Folder, Process
 from llmi.replicas.records import error_of
 from llmi.replicas.under_way import UnderWay
 from llmi.replicas.wire import BrokenMessageError, encode
@@ -43,6 +41,64 @@ class Keeper(Protocol):
         ...
 
 
+class Running(Protocol):
+    """A replica's process, wherever it runs."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        ...
+
+    @property
+    def connection(self) -> Line:
+        """Its messages."""
+        ...
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        ...
+
+    def finish(self) -> None:
+        """Waits for its end, which comes by itself or now."""
+        ...
+
+    def how_it_ended(self) -> str:
+        """In words."""
+        ...
+
+
+class Line(Protocol):
+    """Messages to and from a process."""
+
+    def send(self, data: bytes) -> None:
+        """Sends an encoded message. Raises OSError where the other side has gone."""
+        ...
+
+    def receive(self) -> dict[str, Any] | None:
+        """The next message; None where the other side has gone. Raises BrokenMessageError."""
+        ...
+
+    def close(self) -> None:
+        """Whoever waits here returns."""
+        ...
+
+
+class Places(Protocol):
+    """Where processes run: this machine (process.Folder), or those of a cluster."""
+
+    def threads(self, num_threads: int | None, count: int) -> tuple[list[int], int]:
+        """Threads of each of `count` engines, and how many of them this machine gets."""
+        ...
+
+    def start(self, name: str, is_over: Callable[[], bool]) -> Running:
+        """Starts a process. Raises WorkerDiedError."""
+        ...
+
+    def remove(self) -> None:
+        """All processes have ended."""
+        ...
+
+
 class Replica:
     """A process and its requests.
 
@@ -52,7 +108,7 @@ class Replica:
     stats : of its engine, a second old at most; {} before the first.
     """
 
-    def __init__(self, name: str, keeper: Keeper, folder: Folder, opening: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, keeper: Keeper, places: Places, opening: Mapping[str, Any]) -> None:
         self.name = name
         self.state = "starting"
         self.under_way: dict[int, UnderWay] = {}
@@ -64,9 +120,9 @@ class Replica:
         self.pid = 0
         self.num_starts = 0
         self.never_began = False
-        self._keeper, self._folder = keeper, folder
+        self._keeper, self._places = keeper, places
         self._opening = encode({"kind": "open", **opening})
-        self._process: Process | None = None
+        self._process: Running | None = None
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._silent = 0
         self._num_failures = 0
@@ -93,7 +149,7 @@ class Replica:
             return
         self._silent += 1
         if self._silent > _MOST_SILENT:
-            process.process.kill()
+            process.kill()
         else:
             self.send({"kind": "ping"})
 
@@ -101,7 +157,7 @@ class Replica:
         """Ends the process."""
         process = self._process
         if process is not None:
-            process.process.kill()
+            process.kill()
 
     def note_answer(self) -> None:
         """It has answered a request: when it dies, it is started again at once."""
@@ -128,7 +184,7 @@ class Replica:
 
     def _live(self) -> None:
         """One life of the process. Raises how it ended."""
-        process = Process(self.name, self._folder, self._keeper.closed.is_set)
+        process = self._places.start(self.name, self._keeper.closed.is_set)
         self.pid, self._silent, self._outbox = process.pid, 0, queue.SimpleQueue()
         self.num_starts += 1
         threading.Thread(target=_write, args=(process, self._outbox), name=f"llmi-to-{self.name}", daemon=True).start()
@@ -144,13 +200,10 @@ class Replica:
         finally:
             self._process = None
             if broken or self._keeper.closed.is_set():
-                process.process.kill()
+                process.kill()
             self._outbox.put(None)
             process.connection.close()
-            try:
-                process.process.wait(1.0)  # it ends by itself when its socket has closed
-            except subprocess.TimeoutExpired:
-                process.kill()
+            process.finish()
         raise WorkerDiedError(f"replica {self.name} (pid {self.pid}) {process.how_it_ended()}{broken}", self.name, self.pid)
 
     def _take(self, message: dict[str, Any]) -> None:
@@ -173,7 +226,7 @@ class Replica:
             raise BrokenMessageError(f"{kind[:40]!r} may not come now")
 
 
-def _write(process: Process, outbox: queue.SimpleQueue[bytes | None]) -> None:
+def _write(process: Running, outbox: queue.SimpleQueue[bytes | None]) -> None:
     """Sends what is put out until the other side has gone."""
     while (data := outbox.get()) is not None:
         try:

@@ -18,9 +18,8 @@ from llmi.replicas.channel import Channel
 from llmi.replicas.identity import difference
 from llmi.replicas.placing import Beginnings, chain_of, choose
 from llmi.replicas.pooled import Pools
-from llmi.replicas.process import Folder
 from llmi.replicas.records import whole_number
-from llmi.replicas.replica import Replica
+from llmi.replicas.replica import Places, Replica
 from llmi.replicas.under_way import UnderWay
 from llmi.replicas.wire import BrokenMessageError
 from llmi.requests.submission import Submission
@@ -46,14 +45,16 @@ class Router:
     ----------
     openings : list of dict
         What each process is opened with (llmi.server.replica).
+    places
+        Where they run.
     first : int
         The number of the first process: 1 where this process is replica 0.
     """
 
-    def __init__(self, openings: Sequence[Mapping[str, Any]], first: int) -> None:
+    def __init__(self, openings: Sequence[Mapping[str, Any]], places: Places, first: int) -> None:
         self.closed = threading.Event()
         self.identity: dict[str, Any] = {}  # of all that may get requests; {} until the first one is ready
-        self._folder = Folder()
+        self._places = places
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._moved = threading.Condition(self._lock)  # a replica is ready, or has gone
@@ -71,7 +72,7 @@ class Router:
         self._waiting: collections.deque[UnderWay] = collections.deque()  # while no replica is ready
         self._suspects: collections.deque[UnderWay] = collections.deque()
         self._suspect: UnderWay | None = None  # the one that runs
-        self.replicas = [Replica(str(first + index), self, self._folder, opening) for index, opening in enumerate(openings)]
+        self.replicas = [Replica(str(first + index), self, places, opening) for index, opening in enumerate(openings)]
         _routers.add(self)
         for replica in self.replicas:
             replica.thread.start()
@@ -231,7 +232,7 @@ class Router:
             left = [*self._waiting, *self._suspects, *self._moved_here.values()]
             for entry in [*left, *(entry for replica in self.replicas for entry in replica.under_way.values())]:
                 entry.fail(EngineClosedError("the engine is closed"))
-        self._folder.remove()
+        self._places.remove()
 
     # --- what replicas tell
 

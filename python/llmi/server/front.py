@@ -79,7 +79,7 @@ class Front(LLM):
         files = open_model(by_name.resolve(given["model"], given["revision"]))
         count = given["data_parallel_size"]
         openings = Openings(given, files, count)
-        router = Router([openings.of(index, fingerprint=True) for index in range(count)], first=0)
+        router = Router([openings.of(index, fingerprint=True) for index in range(count)], openings.places, first=0)
         self._router = self._front_router = router
         try:
             super()._open({**given, "data_parallel_size": 1, "tensor_parallel_size": 1, "tensor_split": None}, layers, files)
