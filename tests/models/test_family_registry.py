@@ -398,8 +398,25 @@ def test_hostile_values_are_refused_or_read(architecture: str) -> None:
 
 
 def test_hostile_metadata() -> None:
-    for gguf in ("llama", "gemma3", "phi3", "apertus", "granite_swa", "mistral3", "exaone4", "qwen3moe", "gpt-oss", "glm4moe"):
+    for gguf in (
+        "llama",
+        "gemma3",
+        "phi3",
+        "apertus",
+        "granite_swa",
+        "mistral3",
+        "exaone4",
+        "qwen3moe",
+        "gpt-oss",
+        "glm4moe",
+        "qwen3next",
+        "granitehybrid",
+    ):
         for key in (
+            "ssm.conv_kernel",
+            "ssm.state_size",
+            "ssm.group_count",
+            "ssm.inner_size",
             "block_count",
             "attention.head_count",
             "attention.head_count_kv",

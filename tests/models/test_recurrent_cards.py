@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import family_gguf
 import llmi
@@ -54,6 +55,28 @@ def test_value_heads_of_a_gguf_are_tiled(name: str, families: Path, tmp_path: Pa
     shown, own, theirs = distances(logits_of(path, TOKENS), family)
     print(f"{name}: label and top 20 {shown:.1e}, whole rows {own:.1e}, transformers' fp32 {theirs:.1e}")
     assert shown <= ALLOWED or own <= 2 * theirs
+
+
+def test_an_older_gguf_of_qwen3_next_has_one_projection(families: Path, tmp_path: Path) -> None:
+    """As llama.cpp's first converter of the family wrote it: queries, keys, values and gates of a key head together."""
+    pytest.importorskip("gguf", reason="the extra `test` brings gguf")
+    directory = made("qwen3_next", families).path
+    stored = load_file(directory / "model.safetensors")
+    tensors: dict[str, Array | None] = {}
+    for layer in (0, 1, 3):
+        tensors |= {f"blk.{layer}.attn_qkv.weight": None, f"blk.{layer}.attn_gate.weight": None}
+        tensors[f"blk.{layer}.ssm_in.weight"] = stored[f"model.layers.{layer}.linear_attn.in_proj_qkvz.weight"]
+    path = family_gguf.write("qwen3_next", directory, tmp_path / "model.gguf", tensors=tensors)
+    assert logits_of(path, TOKENS[:40]).tobytes() == logits_of(directory, TOKENS[:40]).tobytes()
+
+
+def test_a_gguf_of_granite_4_without_experts(families: Path, tmp_path: Path) -> None:
+    pytest.importorskip("gguf", reason="the extra `test` brings gguf")
+    changes = {**family_gguf.EXPERTS["granitemoehybrid"][1], "num_local_experts": 0, "position_embedding_type": None}
+    directory = make("granitemoehybrid", families, **changes).path
+    size = json.loads((directory / "config.json").read_text())["shared_intermediate_size"]
+    path = family_gguf.write("granitemoehybrid", directory, tmp_path / "model.gguf", {"feed_forward_length": size})
+    assert logits_of(path, TOKENS[:40]).tobytes() == logits_of(directory, TOKENS[:40]).tobytes()
 
 
 class ShortConvolution(Interpreter):

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from tiny_families import MAMBA
 
 Array = np.ndarray[Any, Any]
 PLAIN = {"rope_type": "default", "rope_theta": 10000.0}
@@ -68,6 +70,8 @@ EXPERTS: dict[str, tuple[str, dict[str, Any]]] = {
     "glm4_moe": ("glm4moe", {}),
     "lfm2_moe": ("lfm2moe", {}),
     "qwen3_5_moe_text": ("qwen35moe", {"linear_num_key_heads": 4}),
+    "qwen3_next": ("qwen3next", {}),
+    "granitemoehybrid": ("granitehybrid", {**MAMBA, "time_step_limit": [0.0, float("inf")], "mamba_proj_bias": False}),
 }
 #: The same of models with a latent. MiniCPM3's files have no factor of the rotation.
 LATENTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -77,7 +81,7 @@ LATENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "minicpm3": ("minicpm3", {"rope_parameters": PLAIN}),
 }
 #: Whose rotated rows the converter puts into adjacent pairs; others have them so already, or rotate halves in llama.cpp too.
-PERMUTED = {"llama", "olmo", "mistral3", "smollm3", "granite", "granite_swa", "arcee", "granitemoe"}
+PERMUTED = {"llama", "olmo", "mistral3", "smollm3", "granite", "granite_swa", "arcee", "granitemoe", "granitehybrid"}
 #: Names that the gguf package's table lacks for these architectures.
 EXTRA_NAMES = {"self_attn.sinks": "attn_sinks", "lm_head": "output", "query_layernorm": "attn_q_norm", "key_layernorm": "attn_k_norm",
                "attn_sub_norm": "attn_sub_norm", "ffn_sub_norm": "ffn_sub_norm"}  # fmt: skip
@@ -99,6 +103,7 @@ def _stacked(stored: dict[str, Array]) -> dict[str, Array]:
     """All experts' matrices of one role in one tensor; gate and up apart; names that the gguf package's table has."""
     found: dict[str, Array] = {}
     each: dict[str, list[Array]] = {}
+    has_experts = any("block_sparse_moe" in name for name in stored)  # Granite's
     for name, tensor in stored.items():
         if number := re.search(r"\.experts\.(\d+)\.", name):
             name = name.replace(number[0], ".experts.")
@@ -114,7 +119,8 @@ def _stacked(stored: dict[str, Array]) -> dict[str, Array]:
         elif name.endswith("_linear.weight"):  # Granite's
             gate, up = np.split(tensor, 2, axis=-2)
             halves = {"gate_proj": gate, "up_proj": up} if "input_linear" in name else {"down_proj": tensor}
-            place = stem.replace("block_sparse_moe", "mlp.experts").replace("shared_mlp", "mlp.shared_experts").rpartition(".")[0]
+            own = "mlp.shared_experts" if has_experts else "mlp"
+            place = stem.replace("block_sparse_moe", "mlp.experts").replace("shared_mlp", own).rpartition(".")[0]
             found |= {f"{place}.{part}.weight": matrix for part, matrix in halves.items()}
         elif ".mlp.experts." in name:  # gpt-oss': columns of gate and up in turn
             suffix, matrix = ("bias", tensor) if name.endswith("_bias") else ("weight", tensor.swapaxes(1, 2))
@@ -144,17 +150,29 @@ def _tiled(name: str, tensor: Array, config: dict[str, Any]) -> Array:
     return reorder(tensor, 1) if any(part in name for part in ("in_proj_a", "in_proj_b", "A_log", "dt_bias")) else tensor
 
 
-def _delta_tensor(full: str, tensor: Array, config: dict[str, Any]) -> tuple[str, Array]:
-    """A gated delta rule's tensor by its name in a GGUF."""
+def _state_tensors(full: str, tensor: Array, config: dict[str, Any], arch: str) -> dict[str, Array]:
+    """A recurrence's tensor by its name in a GGUF."""
     names = {"in_proj_qkv": "attn_qkv", "in_proj_z": "attn_gate", "in_proj_a": "ssm_alpha", "in_proj_b": "ssm_beta", "conv1d": "ssm_conv1d",
-             "norm": "ssm_norm", "out_proj": "ssm_out"}  # fmt: skip
-    layer, part = full.split(".")[2], full.split("linear_attn.")[1]
-    tensor = _tiled(full, tensor, config)
+             "norm": "ssm_norm", "out_proj": "ssm_out", "in_proj": "ssm_in", "in_proj_ba": "ssm_ba"}  # fmt: skip
+    _, _, layer, _, part, *rest = full.split(".")
+    suffix, is_mamba = ".".join(["", *rest]), arch == "granitehybrid"
+    if arch in ("qwen35", "qwen35moe"):
+        tensor = _tiled(full, tensor, config)
     if part == "A_log":
-        return f"blk.{layer}.ssm_a", -np.exp(tensor.astype(np.float64)).astype(np.float32)
+        tensor = -np.exp(tensor.astype(np.float64)).astype(np.float32)
+    if part in ("A_log", "D"):
+        return {f"blk.{layer}.ssm_{part[0].lower()}": tensor[:, None] if is_mamba else tensor}
     if part == "dt_bias":
-        return f"blk.{layer}.ssm_dt.bias", tensor
-    return f"blk.{layer}.{names[part.split('.')[0]]}.weight", tensor[:, 0] if tensor.ndim == 3 else tensor
+        return {f"blk.{layer}.ssm_dt.bias": tensor}
+    if part == "in_proj_qkvz":  # key head by key head
+        keys, values = config["linear_key_head_dim"], config["linear_value_head_dim"] * config["linear_num_value_heads"]
+        by_head = tensor.reshape(config["linear_num_key_heads"], -1, tensor.shape[1])
+        own = values // len(by_head)
+        parts = [part.reshape(-1, tensor.shape[1]) for part in np.split(by_head, [keys, 2 * keys, 2 * keys + own], axis=1)]
+        return {f"blk.{layer}.attn_qkv.weight": np.concatenate(parts[:3]), f"blk.{layer}.attn_gate.weight": parts[3]}
+    if part == "norm" and is_mamba:
+        tensor = tensor.reshape(config["mamba_n_groups"], -1)
+    return {f"blk.{layer}.{names[part]}{suffix}": tensor[:, 0] if tensor.ndim == 3 else tensor}
 
 
 def _absorbed(config: dict[str, Any], stored: dict[str, Array]) -> dict[str, Array]:
@@ -203,9 +221,8 @@ def _tensors(name: str, arch: str, config: dict[str, Any], stored: dict[str, Arr
     for full, tensor in stored.items():
         if "act_fn" in full or "layernorm.norms." in full:
             continue
-        if ".linear_attn." in full:
-            target, tensor = _delta_tensor(full, tensor, config)
-            found[target] = np.ascontiguousarray(tensor)
+        if ".linear_attn." in full or ".mamba." in full:
+            found |= {target: np.ascontiguousarray(own) for target, own in _state_tensors(full, tensor, config, arch).items()}
             continue
         stem, dot, suffix = full.rpartition(".")
         if suffix not in ("weight", "bias"):
@@ -216,7 +233,7 @@ def _tensors(name: str, arch: str, config: dict[str, Any], stored: dict[str, Arr
             tensor = _pairs(tensor, kv_heads or heads)
         if "query_key_value" in stem:
             tensor = _by_kind(tensor, heads)
-        if arch in ("gemma", "gemma2", "gemma3", "nemotron", "qwen35", "qwen35moe") and "norm" in stem and suffix == "weight":
+        if arch in ("gemma", "gemma2", "gemma3", "nemotron", "qwen35", "qwen35moe", "qwen3next") and "norm" in stem and suffix == "weight":
             tensor = tensor + np.float32(1)
         if arch in ("lfm2", "lfm2moe") and tensor.ndim == 3 and tensor.shape[1] == 1:
             tensor = tensor[:, 0]
@@ -333,7 +350,7 @@ def metadata_of(config: dict[str, Any], arch: str, stored: dict[str, Array]) -> 
         fields |= {"expert_gating_func": 2, "expert_weights_norm": config["norm_topk_prob"]}
     if arch in ("deepseek2", "minicpm3"):
         fields |= _latent_keys(config, arch)
-    if arch in ("gemma2", "gemma3", "qwen3", "qwen3moe", "gpt-oss", "qwen35", "qwen35moe"):
+    if arch in ("gemma2", "gemma3", "qwen3", "qwen3moe", "gpt-oss", "qwen35", "qwen35moe", "qwen3next"):
         fields |= {"attention.key_length": config["head_dim"], "attention.value_length": config["head_dim"]}
     for key, (name, convert) in KEYS.items():
         if config.get(key) is not None and (key != "use_parallel_residual" or arch in ("stablelm", "gptneox")):
@@ -351,12 +368,20 @@ def metadata_of(config: dict[str, Any], arch: str, stored: dict[str, Array]) -> 
     if arch == "lfm2moe":
         fields |= {"expert_gating_func": 2, "expert_weights_norm": config["norm_topk_prob"]}
         fields["leading_dense_block_count"] = config["num_dense_layers"]
-    if arch in ("qwen35", "qwen35moe"):
+    if arch in ("qwen35", "qwen35moe", "qwen3next"):
         heads = config["linear_num_value_heads"]
         fields |= {"ssm.conv_kernel": config["linear_conv_kernel_dim"], "ssm.state_size": config["linear_key_head_dim"]}
         fields |= {"ssm.group_count": config["linear_num_key_heads"], "ssm.time_step_rank": heads}
         fields |= {"ssm.inner_size": heads * config["linear_value_head_dim"], "full_attention_interval": 3}
+    if arch in ("qwen35", "qwen35moe"):
         fields |= {"rope.dimension_sections": [11, 11, 10, 0]}
+    if arch == "granitehybrid":
+        fields |= {"ssm.conv_kernel": config["mamba_d_conv"], "ssm.state_size": config["mamba_d_state"]}
+        fields |= {"ssm.group_count": config["mamba_n_groups"], "ssm.time_step_rank": config["mamba_n_heads"]}
+        fields |= {"ssm.inner_size": config["mamba_n_heads"] * config["mamba_d_head"]}
+        fields |= {"rope.scaling.finetuned": config.get("position_embedding_type") == "rope"}
+        kinds = config["layer_types"]
+        fields["attention.head_count_kv"] = [config["num_key_value_heads"] * (kind in ("attention", "full_attention")) for kind in kinds]
     if arch == "olmo":
         fields["attention.layer_norm_epsilon"] = 1e-5
     if arch == "apertus":
@@ -370,12 +395,12 @@ def write(
     directory: Path,
     path: Path,
     metadata: dict[str, Any] | None = None,
-    tensors: dict[str, Array] | None = None,
+    tensors: Mapping[str, Array | None] | None = None,
     whole_up: Any = None,
     unpacks: bool = False,
 ) -> Path:
-    """The model of the directory as one file; with other metadata and further tensors. whole_up: the type of attn_kv_b, which then stands
-    for a latent's keys and values; unpacks: its values are stored in fp32."""
+    """The model of the directory as one file; with other metadata, and with further tensors or without some (None). whole_up: the type of
+    attn_kv_b, which then stands for a latent's keys and values; unpacks: its values are stored in fp32."""
     import gguf
     from safetensors.numpy import load_file
 
@@ -385,7 +410,9 @@ def write(
     add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string, list: writer.add_array}
     for key, value in (metadata_of(config, arch, stored) | (metadata or {})).items():
         add[type(value)](key[1:] if key[0] == "=" else f"{arch}.{key}", value)
-    for target, tensor in (_tensors(name, arch, config, stored, whole=whole_up is not None) | (tensors or {})).items():
+    for target, tensor in {**_tensors(name, arch, config, stored, whole=whole_up is not None), **(tensors or {})}.items():
+        if tensor is None:
+            continue
         if whole_up is None or "attn_kv_b" not in target:
             writer.add_tensor(target, tensor)
             continue

@@ -51,6 +51,16 @@ def kinds_of(c: Config, spec: ModelSpec, rule: Sequence[str]) -> list[str]:
     return list(rule) if kinds is None else [str(kind) for kind in kinds]
 
 
+def kinds_by_kv_heads(c: Config, number: int, other: str) -> list[str]:
+    """The kind of each layer of a GGUF with states: those without KV heads are `other`; the number of KV heads is then that of the rest."""
+    key = "num_key_value_heads"
+    if not isinstance(c.find(key), list):
+        return [FULL] * number
+    heads = [value for value in c.listed(key, number) or [] if isinstance(value, int)]
+    c.object_values()[c.name(key)] = max(heads, default=0)
+    return [FULL if value else other for value in heads]
+
+
 def pattern_of(c: Config, default: int, lowest: int = 1) -> int:
     """sliding_window_pattern as a number: each such layer sees all tokens."""
     key = "sliding_window_pattern"

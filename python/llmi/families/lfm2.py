@@ -8,7 +8,7 @@ from typing import Final
 from llmi.families.config import Config
 from llmi.families.dense import Style, Tensors, dense, num_layers
 from llmi.families.experts import ExpertTensors, between, sizes_of
-from llmi.families.layers import FULL, positive
+from llmi.families.layers import FULL, kinds_by_kv_heads, positive
 from llmi.families.registry import family
 from llmi.families.spec import AttentionSpec, ConvSpec, LinearSpec, ModelSpec, MoeSpec, RouterSpec, ShortConvSpec, TensorBinding
 
@@ -52,15 +52,10 @@ DEFAULTS: Final[dict[str, float | bool]] = {
 
 
 def _kinds(c: Config) -> list[str]:
-    """The kind of each layer. Of a GGUF those are convolutions that have no KV heads; the number is then that of the others."""
-    number, key = num_layers(c), "num_key_value_heads"
+    """The kind of each layer."""
+    number = num_layers(c)
     if c.is_gguf:
-        heads = c.find(key)
-        if not isinstance(heads, list):
-            return [FULL] * number
-        heads = [value for value in c.listed(key, number) or [] if isinstance(value, int)]
-        c.object_values()[c.name(key)] = max(heads, default=0)
-        return [FULL if value else CONV for value in heads]
+        return kinds_by_kv_heads(c, number, CONV)
     kinds = c.listed("layer_types", number)
     if kinds is None:
         indices = c.find("full_attn_idxs")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from llmi.families.config import Config
-from llmi.families.dense import Style, Tensors, dense
+from llmi.families.dense import Style, Tensors, dense, num_layers
 from llmi.families.experts import HF_EXPERTS, MAX_SIZE, ExpertTensors, between, every_step, sizes_of
-from llmi.families.layers import FULL
+from llmi.families.layers import FULL, kinds_by_kv_heads
 from llmi.families.llama_like import attention_biases
 from llmi.families.registry import family
 from llmi.families.routers import GRANITE_KEYS, granite
@@ -98,7 +98,8 @@ DELTA_GGUF: Final = {
 def _delta(c: Config, layer: str, eps: float, *, fused: bool) -> RecurrenceSpec:
     """One layer's gated delta rule. fused: the projections are stored key head by key head, in two tensors.
 
-    A GGUF has the decays themselves, and value heads in an order in which those of a key head are not together, but tiled.
+    A GGUF has the decays themselves. Where the projections are not fused, its value heads are in an order in which those of a key head are
+    not together, but tiled; where they are, llama.cpp's converter takes the first of the two tensors apart since early 2026.
     """
     names = DELTA_GGUF if c.is_gguf else DELTA_NAMES
     stem = layer + names["prefix"]
@@ -118,7 +119,8 @@ def _delta(c: Config, layer: str, eps: float, *, fused: bool) -> RecurrenceSpec:
     def linear(name: str, order: RowOrder | None = None) -> LinearSpec:
         return LinearSpec(TensorBinding(f"{stem}{name}.weight", order or RowOrder()))
 
-    if fused:
+    qkvz, ba = ("ssm_in", "ssm_ba") if c.is_gguf else ("in_proj_qkvz", "in_proj_ba")
+    if fused and not (c.is_gguf and f"{stem}attn_qkv.weight" in c.tensors):
         values, row = shared * value_size, 2 * key_size + 2 * shared * value_size
         parts = {
             "query": (0, key_size),
@@ -126,17 +128,20 @@ def _delta(c: Config, layer: str, eps: float, *, fused: bool) -> RecurrenceSpec:
             "value": (2 * key_size, values),
             "gate": (2 * key_size + values, values),
         }
-        projections = {role: linear("in_proj_qkvz", RowOrder(first, size, row)) for role, (first, size) in parts.items()}
-        projections["write"] = linear("in_proj_ba", RowOrder(0, shared, 2 * shared))
-        projections["time"] = linear("in_proj_ba", RowOrder(shared, shared, 2 * shared))
+        projections = {role: linear(qkvz, RowOrder(first, size, row)) for role, (first, size) in parts.items()}
     else:
         first = {"query": 0, "key": groups * key_size, "value": 2 * groups * key_size}
         projections = {role: linear(names["qkv"], RowOrder(row)) for role, row in first.items()}
-        projections |= {role: linear(names[role]) for role in ("gate", "write", "time")}
+        projections["gate"] = linear(names["gate"])
+    if fused:
+        projections["write"] = linear(ba, RowOrder(0, shared, 2 * shared))
+        projections["time"] = linear(ba, RowOrder(shared, shared, 2 * shared))
+    else:
+        projections |= {role: linear(names[role]) for role in ("write", "time")}
     mixer = RecurrenceSpec(
         num_heads=heads,
         num_groups=groups,
-        tiled_groups=c.is_gguf,
+        tiled_groups=c.is_gguf and not fused,
         key_size=key_size,
         value_size=value_size,
         conv=ConvSpec(length, TensorBinding(f"{stem}{names['conv']}.weight")),
@@ -227,6 +232,7 @@ def qwen3_5_moe(c: Config) -> ModelSpec:
 @family(
     "qwen3_next",
     hf="Qwen3NextForCausalLM",
+    gguf="qwen3next",
     defaults=MOE_DEFAULTS | {"num_experts_per_tok": 10, "num_experts": 512},
 )
 def qwen3_next(c: Config) -> ModelSpec:
@@ -251,21 +257,46 @@ def _limits(c: Config) -> tuple[float, float]:
     return float(least), 0.0 if is_infinite else float(most)
 
 
+#: Names of a scan's tensors, and the keys of its sizes, in config.json and in a GGUF.
+MAMBA_NAMES: Final = {"input": "in_proj", "conv": "conv1d", "time_bias": "dt_bias", "decay": "A_log", "skip": "D", "norm": "norm"}
+MAMBA_GGUF: Final = {
+    "input": "ssm_in",
+    "conv": "ssm_conv1d",
+    "time_bias": "ssm_dt.bias",
+    "decay": "ssm_a",
+    "skip": "ssm_d",
+    "norm": "ssm_norm",
+}
+MAMBA_SIZES: Final = {"heads": "mamba_n_heads", "groups": "mamba_n_groups", "state": "mamba_d_state", "conv": "mamba_d_conv"}
+MAMBA_GGUF_SIZES: Final = {
+    "heads": "linear_num_value_heads",
+    "groups": "linear_num_key_heads",
+    "state": "linear_key_head_dim",
+    "conv": "linear_conv_kernel_dim",
+}
+
+
 def _mamba(c: Config, stem: str, hidden: int, eps: float) -> RecurrenceSpec:
-    """One layer's scan; its projections are rows of one tensor: gate, x, B, C, dt."""
-    heads, groups, state = c.positive("mamba_n_heads", 128), c.positive("mamba_n_groups", 1), c.positive("mamba_d_state", 256)
-    inner = c.positive("mamba_expand", 2) * hidden
-    size = inner // heads if c.find("mamba_d_head") in (None, "auto") else c.positive("mamba_d_head")
+    """One layer's scan; its projections are rows of one tensor: gate, x, B, C, dt. A GGUF has the decays themselves."""
+    names, keys = (MAMBA_GGUF, MAMBA_GGUF_SIZES) if c.is_gguf else (MAMBA_NAMES, MAMBA_SIZES)
+    heads, groups, state = (c.positive(keys[part]) for part in ("heads", "groups", "state"))
+    inner = c.positive("linear_inner_size") if c.is_gguf else c.positive("mamba_expand", 2) * hidden
+    size = inner // heads if c.is_gguf or c.find("mamba_d_head") in (None, "auto") else c.positive("mamba_d_head")
     if heads > 4096 or heads * size != inner:
-        c.refuse("mamba_d_head", f"{heads} heads of {size} are not mamba_expand * hidden_size = {inner}")
+        inner_key, whole = ("linear_inner_size", "its inner size") if c.is_gguf else ("mamba_d_head", "mamba_expand * hidden_size")
+        c.refuse(inner_key, f"{heads} heads of {size} are not {whole} = {inner}")
     if heads % groups:
-        c.refuse("mamba_n_groups", f"mamba_n_groups = {groups} does not divide the {heads} heads")
+        c.refuse(keys["groups"], f"{c.name(keys['groups'])} = {groups} does not divide the {heads} heads")
     if state > 256:
-        c.unsupported("mamba_d_state", f"mamba_d_state = {state} (up to 256 are run)")
-    (least, most), has_bias = _limits(c), c.boolean("mamba_proj_bias", False)
-    conv = ConvSpec(conv_length(c, "mamba_d_conv"), TensorBinding(stem + "conv1d.weight"))
-    if c.boolean("mamba_conv_bias", True):
-        conv.bias = TensorBinding(stem + "conv1d.bias")
+        c.unsupported(keys["state"], f"{c.name(keys['state'])} = {state} (up to 256 are run)")
+
+    def has_bias_of(name: str, key: str, *, default: bool) -> bool:
+        return f"{stem}{names[name]}.bias" in c.tensors if c.is_gguf else c.boolean(key, default)
+
+    (least, most), has_bias = (0.0, 0.0) if c.is_gguf else _limits(c), has_bias_of("input", "mamba_proj_bias", default=False)
+    conv = ConvSpec(conv_length(c, keys["conv"]), TensorBinding(f"{stem}{names['conv']}.weight"))
+    if has_bias_of("conv", "mamba_conv_bias", default=True):
+        conv.bias = TensorBinding(f"{stem}{names['conv']}.bias")
 
     def linear(name: str, order: RowOrder | None = None) -> LinearSpec:
         parts = {part: TensorBinding(f"{stem}{name}.{part}", order or RowOrder()) for part in ("weight", "bias")[: 1 + has_bias]}
@@ -279,45 +310,64 @@ def _mamba(c: Config, stem: str, hidden: int, eps: float) -> RecurrenceSpec:
         key_size=state,
         value_size=size,
         conv=conv,
-        time_bias=TensorBinding(stem + "dt_bias"),
-        decay=TensorBinding(stem + "A_log"),
-        decay_is_log=True,
-        skip=TensorBinding(stem + "D"),
+        time_bias=TensorBinding(stem + names["time_bias"]),
+        decay=TensorBinding(stem + names["decay"]),
+        decay_is_log=not c.is_gguf,
+        skip=TensorBinding(stem + names["skip"]),
         least_step=least,
         most_step=most,
-        norm=NormSpec(present=True, eps=eps, weight=TensorBinding(stem + "norm.weight")),
+        norm=NormSpec(present=True, eps=eps, weight=TensorBinding(f"{stem}{names['norm']}.weight")),
         norm_groups=groups,
-        output=linear("out_proj"),
+        output=linear("ssm_out" if c.is_gguf else "out_proj"),
     )
     return _projected(
-        mixer, {role: linear("in_proj", RowOrder(sum(sizes[name] for name in roles[:place]))) for place, role in enumerate(roles)}
+        mixer, {role: linear(names["input"], RowOrder(sum(sizes[name] for name in roles[:place]))) for place, role in enumerate(roles)}
     )
+
+
+def _rotates(c: Config) -> bool:
+    """Whether attention has positions: where a config.json says so, and in a GGUF unless it says that it has none."""
+    if c.is_gguf:
+        return c.boolean(c.gguf_key("rope.scaling.finetuned"), True)
+    kinds = ["rope", "nope"]
+    return c.has("position_embedding_type") and c.choose("position_embedding_type", kinds, "nope") == "rope"
 
 
 @family(
     "granitemoehybrid",
     hf="GraniteMoeHybridForCausalLM",
+    gguf="granitehybrid",
     keys=GRANITE_KEYS | {"layer_types": ("layer_types", "layers_block_type")},
-    defaults={"num_experts": 8, "num_experts_per_tok": 2, "mamba_d_conv": 4},
+    defaults={
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "shared_expert_intermediate_size": 1024,
+        "mamba_n_heads": 128,
+        "mamba_n_groups": 1,
+        "mamba_d_state": 256,
+        "mamba_d_conv": 4,
+    },
 )
 def granitemoehybrid(c: Config) -> ModelSpec:
     """Granite 4: Mamba-2 in most layers, attention in the others or, in the dense sizes, in all; experts in some. Granite Team, 2025."""
-    shared = between(c, "shared_expert_intermediate_size", 1024, MAX_SIZE)
-    has_experts = between(c, "num_experts") > 0
+    shared = between(c, "shared_expert_intermediate_size", 0, MAX_SIZE)
+    has_experts = between(c, "num_experts", 0) > 0
+    kinds = kinds_by_kv_heads(c, num_layers(c), "mamba") if c.is_gguf else None
     spec = granite(c, shared, has_experts=has_experts)
     if not has_experts:
         c.find("num_experts_per_tok"), c.find("intermediate_size")  # of no layer
-    for key in (*(f"mamba_{name}" for name in MAMBA_KEYS), "time_step_limit"):
-        c.find(key)
-    eps = spec.final_norm.eps
-    position = c.choose("position_embedding_type", ["rope", "nope"], "nope") if c.has("position_embedding_type") else "nope"
-    for index, kind in enumerate(c.listed("layer_types", len(spec.layers)) or ["mamba"] * len(spec.layers)):
+    if not c.is_gguf:
+        for key in (*(f"mamba_{name}" for name in MAMBA_KEYS), "time_step_limit"):
+            c.find(key)
+        kinds = [str(kind) for kind in c.listed("layer_types", len(spec.layers)) or ["mamba"] * len(spec.layers)]
+    for index, kind in enumerate(kinds or []):
         layer = spec.layers[index]
         if kind in ("mamba", LINEAR):
             layer.mixer, layer.attention = "mamba2", AttentionSpec()
-            layer.recurrence = _mamba(c, f"model.layers.{index}.mamba.", spec.hidden_size, eps)
+            stem = f"blk.{index}." if c.is_gguf else f"model.layers.{index}.mamba."
+            layer.recurrence = _mamba(c, stem, spec.hidden_size, spec.final_norm.eps)
         elif kind in ("attention", FULL):
-            layer.attention.rope = 0 if position == "rope" else -1
+            layer.attention.rope = 0 if _rotates(c) else -1
         else:
             c.unsupported("layer_types", f"layer_types holds '{kind}' (mamba, attention, {LINEAR} and {FULL} are run)")
     return spec

@@ -90,7 +90,8 @@ def granite(c: Config, shared: int, *, has_experts: bool = True) -> ModelSpec:
     experts = ExpertTensors(Tensors(c, style, spec), {"router": "block_sparse_moe.router.layer"})
     for index in range(len(spec.layers)):
         if c.is_gguf:
-            mlp, expert = experts.shared(index, shared), experts.expert(index, size)
+            mlp = experts.shared(index, shared) if has_experts else spec.layers[index].mlp
+            expert = experts.expert(index, size)
         else:
             mlp = experts.fused(index, shared, "shared_mlp.input_linear", "shared_mlp.output_linear") if shared else MlpSpec()
             expert = experts.fused(index, size, "block_sparse_moe.input_linear", "block_sparse_moe.output_linear")
