@@ -28,6 +28,7 @@
 #include "io/safetensors.h"
 #include "model/checkpoints/tensor_list.h"
 #include "model/file_kind.h"
+#include "model/kv_layers.h"
 #include "model/loader.h"
 #include "model/workspace.h"
 #include "model/mixer.h"
@@ -251,6 +252,7 @@ py::dict SpecNumbers(const ModelSpec& spec) {
   dict["layer_kv_heads"] = kv_heads;
   dict["layer_head_dims"] = head_dims;
   dict["state_bytes"] = StateLayout(spec).sizes().slot_bytes;
+  dict["kv_wasted_share"] = KvGroups(KvLayersOf(spec), KvType::kF16, 16).WastedShare();
   dict["mlp_sizes"] = sizes;
   dict["mlp_gated"] = gated;
   return dict;

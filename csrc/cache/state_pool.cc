@@ -22,7 +22,7 @@ StateView StatePool::View(int64_t slot_offset, int64_t log_offset) {
 // The step writes the slot that it reads if nobody else holds it.
 int64_t StatePool::SlotsNeeded(const SequenceState& state) const {
   if (state.next >= 0) return 0;
-  return state.slot >= 0 && slots_.references(state.slot) == 1 ? 0 : 1;
+  return state.slot >= 0 && slots_.references(state.slot) == 1 && !state.keeps_slot ? 0 : 1;
 }
 
 template <typename Visit>

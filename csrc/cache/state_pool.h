@@ -37,6 +37,7 @@ struct StateVersion {
 
 struct SequenceState {
   bool goes_back = false;    // set by its owner: TryRollback is to work (kKeptInputs)
+  bool keeps_slot = false;   // set by its owner: the next step may be dropped after it ran, so it does not write the slot that it reads
   int64_t snapshot_at = 0;   // set by its owner: the prefix tree gets the version after this many tokens, an end of a block; 0: none
   int64_t shared_until = 0;  // likewise: another sequence had the same tokens so far, so a third one may have them, too
   int32_t slot = -1;         // the state after `len` tokens; -1: zeros, and len is 0. Inputs of later tokens are in the log

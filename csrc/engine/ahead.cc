@@ -47,7 +47,10 @@ void StepAhead::LaunchAfter(const LaunchedStep& step) {
     Sample& sample = *step.rows[i].sample;
     if (sample.finished || sample.scheduled.max_new_tokens == 1) continue;  // this step's token is its last
     KvSequence& kv = sample.scheduled.kv;
-    if (!cache_.TryReserve(&kv, 1, KvCache::Reclaim::kCacheOnly)) return;  // what is reserved serves the next step
+    kv.state.keeps_slot = true;
+    const bool has_room = cache_.TryReserve(&kv, 1, KvCache::Reclaim::kCacheOnly);
+    kv.state.keeps_slot = false;
+    if (!has_room) return;  // what is reserved serves the next step
     builder.BeginSegment(kv);
     builder.AddToken(~static_cast<int32_t>(i), true);  // the token that the device draws for row i
     builder.Steer(sample.request().steering.get());

@@ -108,8 +108,10 @@ int64_t StepCosts::PromptBudget(int64_t num_decodes) {
   return budget;
 }
 
-// Copying is preferred until something was measured. One slow copy must not end copying, so every fourth that looks slow is made.
+// Copying is preferred until something was measured. One slow copy must not end copying, so every fourth that looks slow is made. States
+// are computed again.
 bool StepCosts::PrefersCopy(const KvSequence& sequence) {
+  if (cache_.states() != nullptr) return false;
   constexpr int64_t kRetry = 4;
   const int64_t num_pages = cache_.NumCommittedPages(sequence);
   if (static_cast<uint64_t>(num_pages * cache_.pool().page_bytes()) > AvailableMemoryBytes() / 2) return false;

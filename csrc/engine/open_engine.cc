@@ -58,11 +58,6 @@ OpenedEngine::OpenedEngine(const ModelFiles& files, const EngineOptions& options
                     " is no multiple of block_size = " + std::to_string(config_.block_size),
                 "state_snapshot_interval");
   }
-  if (device_ != nullptr && model_.has_states()) {
-    throw Error(ErrorKind::kUnsupportedModel,
-                "layers with states (short convolutions) run on the CPU alone so far: leave out device, or take a model without them",
-                "device");
-  }
   const bool has_pairs = std::all_of(model_.layers.begin(), model_.layers.end(),
                                      [](const LayerSpec& layer) { return layer.mlp.size % 2 == 0 && layer.moe.expert.size % 2 == 0; });
   if (options.eagle.files != nullptr) {

@@ -40,6 +40,8 @@ namespace llmi {
   X(int64_t, num_prefix_queried_tokens, "prompt tokens that were looked up in the prefix tree") \
   X(int64_t, num_prefix_hit_tokens, "prompt tokens that were found in the prefix tree") \
   X(int64_t, num_prefix_evictions, "blocks that were evicted from the prefix tree") \
+  X(int64_t, num_free_state_slots, "versions of states that the pool still has room for") \
+  X(int64_t, num_state_snapshots, "versions of states that the prefix tree holds: they are free as soon as they are needed") \
   X(int64_t, num_shared_pages, "pages that several sequences hold") \
   X(double, wasted_share, "share of the slots in used pages that hold no token") \
   X(double, busy_time_s, "time of all steps") \

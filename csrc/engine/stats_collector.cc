@@ -37,7 +37,9 @@ void StatsCollector::Publish() {
   if (const PrefixTree* tree = cache_.prefix_tree()) {
     stats_.num_prefix_blocks = tree->num_nodes();
     stats_.num_prefix_evictions = tree->num_evicted();
+    stats_.num_state_snapshots = tree->num_states();
   }
+  if (const StatePool* states = cache_.states()) stats_.num_free_state_slots = states->slots().num_free();
   if (audits_each_step_ && stats_.num_steps != num_audited_steps_ && stats_.audit.empty()) {
     num_audited_steps_ = stats_.num_steps;
     stats_.audit = cache_.Audit();

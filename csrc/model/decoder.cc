@@ -134,6 +134,7 @@ void Decoder::PlaceStep(const KernelContext& context, KvCache& cache, const Forw
                                           .position_ids = ids->position_ids,
                                           .wanted_rows = ids->wanted_rows,
                                           .batches = batches,
+                                          .states = state_segments_,
                                           .draw = draw,
                                           .num_draw_rows = replays ? PaddedRows(num_wanted) : num_wanted,
                                           .may_replay = replays});
@@ -340,6 +341,8 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
   }
   if (draw != nullptr) result.ticket = context.device->EndDraw();
   if (ranks_ != nullptr) ranks_->NoteForward();
+  // So that no snapshot is kept of a state that is not finite. Other steps do not wait: such a state has logits that are not finite either.
+  if (context.device != nullptr && !batch.captures.empty()) context.device->FetchStateFaults(result.state_faults);
   work_.AddForward(batch, cache.groups());
   CountExperts(context, batch.num_rows());
   return result;

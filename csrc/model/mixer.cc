@@ -60,13 +60,13 @@ StateView StateLayout::View(StatePool& pool, int64_t layer, size_t index) const 
   return pool.View(place.slot_offset, place.log_offset);
 }
 
-AdvanceArgs StepStates::Rows(int64_t layer, size_t index) const {
-  AdvanceArgs args = {};
-  args.view = layout.View(*pool, layer, index);
-  args.segments = segments.data();
-  args.num_segments = static_cast<int64_t>(segments.size());
-  args.faults = faults->data();
-  return args;
+StateRows StepStates::Rows(int64_t layer, size_t index) const {
+  StateRows rows = {};
+  rows.view = layout.View(*pool, layer, index);
+  rows.segments = segments.data();
+  rows.num_segments = static_cast<int64_t>(segments.size());
+  rows.faults = faults->data();
+  return rows;
 }
 
 void MixerLayer(const LayerPass& pass, int64_t layer, const LayerWeights& weights, float* normed_at, const StepStates& states) {

@@ -48,8 +48,8 @@ struct StepStates {
   const std::vector<StateSegment>& segments;
   std::vector<uint8_t>* faults;  // by segment
 
-  // The arguments of an op that advances state `index` of a layer, but for its rows and its parts.
-  AdvanceArgs Rows(int64_t layer, size_t index) const;
+  // The rows of state `index` of a layer, without inputs and out.
+  StateRows Rows(int64_t layer, size_t index) const;
 };
 
 // Adds what the layer's mixer makes of the rows to the residual stream. normed_at: as for AttentionLayer. The mixer is not attention.

@@ -2,8 +2,7 @@
 
 #include <limits>
 
-#include "kernels/dispatch/kernel_table.h"
-#include "kernels/dispatch/row_tasks.h"
+#include "kernels/ops/row_ops.h"
 #include "model/short_conv_layer.h"
 
 namespace llmi {
@@ -18,19 +17,6 @@ float* Project(const LayerPass& pass, int64_t layer, const LayerWeights& weights
   }
   return ProjectMixer(pass, layer, weights, normed_at, PartsOf({&mixer.value, &mixer.key, &mixer.query, &mixer.time, &mixer.gate}),
                       {&mixer.value.matrix, &mixer.key.matrix, &mixer.query.matrix, &mixer.time.matrix, &mixer.gate.matrix});
-}
-
-// mixed *= silu(gate), row by row.
-void GateRows(const LayerPass& pass, const StridedRows& gates, int64_t size, float* mixed) {
-  ActivationArgs silu = {};
-  silu.activation = Activation::kSilu;
-  silu.gated = true;
-  ParallelRows(pass.context, pass.num_rows, 4, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      float* values = mixed + row * size;
-      pass.context.table->activate(silu, gates.values + row * gates.stride, values, size, values);
-    }
-  });
 }
 
 void NormHeads(const LayerPass& pass, const RecurrenceSpec& spec, const RecurrenceShape& shape, const NormWeights& weights, float* mixed) {
@@ -65,8 +51,9 @@ void RecurrenceLayer(const LayerPass& pass, int64_t layer, const LayerWeights& w
   const float* time = projected + shape.channels();
   const float* gate = time + (shape.is_delta ? 2 : 1) * shape.num_heads;
   float* inputs = projected + stride - shape.input_floats();
-  AdvanceArgs conv_rows = states.Rows(layer, 0);
+  StateRows conv_rows = states.Rows(layer, 0);
   conv_rows.inputs = projected;
+  conv_rows.input_floats = shape.channels();
   conv_rows.input_stride = stride;
   conv_rows.out = inputs;
   conv_rows.out_stride = stride;
@@ -78,7 +65,7 @@ void RecurrenceLayer(const LayerPass& pass, int64_t layer, const LayerWeights& w
         .activation = ConvActivation::kSilu},
        conv_rows);
   float* mixed = Floats(pass.context, pass.workspace.attended, pass.num_rows * size);
-  AdvanceArgs rows = states.Rows(layer, 1);
+  StateRows rows = states.Rows(layer, 1);
   rows.out = mixed;
   rows.out_stride = size;
   const MixerWeights& mixer = weights.recurrence;
@@ -97,7 +84,7 @@ void RecurrenceLayer(const LayerPass& pass, int64_t layer, const LayerWeights& w
               .most_step = spec.most_step > 0 ? static_cast<float>(spec.most_step) : std::numeric_limits<float>::infinity()},
              rows);
   if (shape.is_delta) NormHeads(pass, spec, shape, mixer.norm, mixed);
-  GateRows(pass, {gate, stride}, size, mixed);
+  GateRows(pass.context, {gate, stride}, pass.num_rows, size, mixed);
   if (!shape.is_delta) NormHeads(pass, spec, shape, mixer.norm, mixed);
   AddMixed(pass, layer, weights, mixed);
 }

@@ -45,8 +45,9 @@ void ShortConvLayer(const LayerPass& pass, int64_t layer, const LayerWeights& we
   const float* c = b + hidden;
   float* x = b + 2 * hidden;
   MultiplyRows(pass.context, {b, stride}, {x, stride}, pass.num_rows, hidden, x, stride);
-  AdvanceArgs rows = states.Rows(layer, 0);
+  StateRows rows = states.Rows(layer, 0);
   rows.inputs = x;
+  rows.input_floats = hidden;
   rows.input_stride = stride;
   rows.out = b;
   rows.out_stride = stride;

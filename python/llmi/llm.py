@@ -448,7 +448,7 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
         info = self._engine.info()
         drafters = (self._speculation.num_bytes() + info["draft_weight_bytes"], info["draft_kv_bytes"])
         stats = call_core(self._engine.stats)
-        return make_memory_report(stats, tables, self.model_info.weight_bytes, self._page_bytes, drafters, self.workers())
+        return make_memory_report(stats, tables, self.model_info.weight_bytes, info, drafters, self.workers())
 
     def workers(self) -> list[Worker]:
         """The processes that compute the model, this one first: where they run, and what each holds."""

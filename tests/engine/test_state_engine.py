@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import llmi
-from features import expect_short_answers, mixed_params, one_by_one, there
+from features import expect_short_answers, mixed_params, one_by_one
 from llmi import LLM, PromptLookup, SamplingParams, SpeculativeConfig, TokenTree
 from llmi.testing import assert_same_tokens
 from tiny_families import make
@@ -171,8 +171,12 @@ def test_a_hit_is_as_long_as_the_last_snapshot_on_its_path(path: Path, plain: LL
 
 
 def test_snapshots_at_intervals(path: Path, plain: LLM) -> None:
+    """And what the memory report says of them."""
     with LLM(path, kv_cache_memory_bytes=1 << 25, state_snapshot_interval=32, **OPTIONS) as llm:
         answer(llm, TOKENS[:100])
+        report = llm.memory_report()
+        assert (report.num_snapshots, report.num_state_slots - report.num_free_state_slots) == (3, 3)
+        assert report.state_bytes > report.num_state_slots * report.snapshot_bytes > 0 and "3 of them snapshots" in repr(report)
         expect_as_cold(llm, plain, [*TOKENS[:70], 5, 5], 64)
         expect_as_cold(llm, plain, [*TOKENS[:40], 5, 5], 32)
         expect_as_cold(llm, plain, [*TOKENS[:20], 5, 5], 0)
@@ -214,15 +218,21 @@ def test_states_and_pages_are_evicted_apart(path: Path) -> None:
         assert answer(llm, first[0]).num_cached_tokens == 0
 
 
-def test_infinity_in_a_state_ends_its_request_alone(families: Path, tmp_path: Path) -> None:
-    """And leaves no snapshot behind: the same prompt is not known afterwards."""
+def broken_model(families: Path, to: Path) -> Path:
+    """A model whose token 258 brings infinity into the states."""
     path = make("lfm2", families, tie_word_embeddings=False).path
     for file in path.iterdir():
         if file.suffix == ".json":
-            (tmp_path / file.name).write_bytes(file.read_bytes())
+            (to / file.name).write_bytes(file.read_bytes())
     tensors = load_file(path / "model.safetensors")
     tensors["model.embed_tokens.weight"][258, 3] = np.inf
-    save_file(tensors, tmp_path / "model.safetensors")
+    save_file(tensors, to / "model.safetensors")
+    return to
+
+
+def test_infinity_in_a_state_ends_its_request_alone(families: Path, tmp_path: Path) -> None:
+    """And leaves no snapshot behind: the same prompt is not known afterwards."""
+    broken_model(families, tmp_path)
     prompts, _ = requests()
     params = [SamplingParams(temperature=i % 2, max_tokens=8, seed=i, allowed_token_ids=list(range(1, 257))) for i in range(6)]
     broken = [5, 258, *TOKENS[:40]]
@@ -269,8 +279,3 @@ def test_attention_weights_are_refused_by_the_layer(roomy: LLM) -> None:
     sequence = roomy.sequence(TOKENS[:5], capture=llmi.Capture(attention=[2], hidden_states=[1]))
     sequence.extend(TOKENS[5:8])
     assert sequence.attention[2].shape == (3, 4, 8)
-
-
-def test_a_device_refuses_states_in_one_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(llmi.UnsupportedModelError, match="run on the CPU alone"):
-        LLM(path, kv_cache_memory_bytes=1 << 24, **OPTIONS, **there(monkeypatch, "emulated"))

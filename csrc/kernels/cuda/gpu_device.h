@@ -28,8 +28,10 @@
 #include "kernels/cuda/matrix_probe.h"
 #include "kernels/cuda/placed_batch.h"
 #include "kernels/cuda/placed_draw.h"
+#include "kernels/cuda/placed_states.h"
 #include "kernels/cuda/row_launch.h"
 #include "kernels/cuda/span_launch.h"
+#include "kernels/cuda/state_kernels.h"
 #include "kernels/cuda/step_kernels.h"
 #include "kernels/cuda/stream_table.h"
 #include "kernels/dispatch/device.h"
@@ -118,12 +120,16 @@ class GpuDevice final : public Device {
       PlacedBatch& placed = placed_[batch.kv.group];
       placed.PlaceArrays(num_rows, inputs.may_replay ? shape_.spans : static_cast<int64_t>(placed.plan().items.size()), &layout);
     }
+    states_.Plan(inputs.states);
+    if (!inputs.states.empty()) states_.PlaceArrays(inputs.may_replay ? num_rows : static_cast<int64_t>(inputs.states.size()), &layout);
     // The places before these depend on the shape alone.
     for (const StepBatch& batch : inputs.batches) placed_[batch.kv.group].PlaceLists(&layout);
+    states_.PlaceLists(&layout);
     if (step_.size() < layout.size()) step_.Reserve(2 * layout.size(), "a step's inputs", this);
     const uint8_t* base = step_.data();
     const auto at = [&](size_t offset) { return reinterpret_cast<const int32_t*>(base + offset); };
     for (const StepBatch& batch : inputs.batches) placed_[batch.kv.group].Settle(base, at(positions));
+    if (!inputs.states.empty()) states_.Settle(step_.data());
     Upload(layout, step_);
     return {at(token_ids), at(positions), at(position_ids), at(wanted_rows)};
   }
@@ -191,6 +197,21 @@ class GpuDevice final : public Device {
   }
   void AddGated(const float* x, const float* gates, int64_t num_rows, int64_t size, float* out) override {
     Busy().Launch(num_rows, 1, kRowThreads, 0, AddGatedKernel{x, gates, size, out});
+  }
+
+  void Conv(const ConvArgs& conv, const StateRows& rows) override {
+    Busy().Launch(states_.num_segments(), ConvKernel::Ranges(conv), kStateThreads, ConvKernel::SharedBytes(conv),
+                  ConvKernel{conv, Placed(rows)});
+  }
+  void Recurrence(const RecurrenceArgs& args, const StateRows& rows) override {
+    Busy().Launch(args.num_rows, 1, kStateThreads, 0, RecurrenceFactorsKernel{args});
+    Busy().Launch(states_.num_segments(), args.shape.num_heads * RecurrenceKernel::Ranges(args.shape), kStateThreads,
+                  RecurrenceKernel::SharedBytes(args.shape), RecurrenceKernel{args, Placed(rows)});
+  }
+  void FetchStateFaults(std::span<uint8_t> faults) override { Download(faults.data(), states_.faults(), faults.size()); }
+  void MultiplyRows(const StridedRows& a, const StridedRows& b, int64_t num_rows, int64_t size, bool silu, float* out,
+                    int64_t out_stride) override {
+    Busy().Launch(num_rows, 1, kRowThreads, 0, MultiplyRowsKernel{a, b, size, silu, out, out_stride});
   }
 
   void Norm(const NormArgs& args, const QuantizedRows& forms) override { LaunchNorm(Busy(), args, forms); }
@@ -446,6 +467,15 @@ class GpuDevice final : public Device {
     }
   }
 
+  // The rows with the segments of the step that was placed.
+  StateRows Placed(StateRows rows) const {
+    CheckInternal(states_.num_segments() >= rows.num_segments, "states of a step that was not placed");
+    rows.segments = states_.segments();
+    rows.num_segments = states_.num_segments();
+    rows.faults = states_.faults();
+    return rows;
+  }
+
   static AttentionPlan PlanOf(const PlacedBatch& placed, const AttentionArgs& args) {
     const PlacedBatch::Kernels& batch = placed.kernels();
     AttentionPlan plan = {args, batch.row_segments, batch.groups, batch.begins, batch.items, batch.num_items};
@@ -579,6 +609,7 @@ class GpuDevice final : public Device {
   StepShape shape_;
   PlacedDraw draw_;                         // of that step, or of a later draw of its own
   bool has_draw_ = false;                   // it is the step's
+  PlacedStates states_;                     // of the step that was placed
   std::map<int32_t, PlacedBatch> placed_;   // by KV group
   std::map<int32_t, AlignedBuffer> alone_;  // inputs of batches that were not a step's
 };

@@ -16,13 +16,16 @@
 #include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/attention_step.h"
+#include "kernels/ops/conv.h"
 #include "kernels/ops/experts.h"
 #include "kernels/ops/linear_step.h"
 #include "kernels/ops/norm.h"
 #include "kernels/ops/quantize_rows.h"
+#include "kernels/ops/recurrence.h"
 #include "kernels/ops/rope.h"
 #include "kernels/ops/route.h"
 #include "kernels/ops/row_ops.h"
+#include "kernels/ops/state.h"
 #include "kernels/ops/top_candidates.h"
 
 namespace llmi {
@@ -51,6 +54,7 @@ struct StepInputs {
   std::span<const int32_t> position_ids;  // [num_rows]: rows of an embedding of positions; empty: there is none
   std::span<const int32_t> wanted_rows;   // to be gathered; empty: none are
   std::span<const StepBatch> batches;     // one for each KV group
+  std::span<const StateSegment> states;   // of all sequences, if layers have states
   const DrawBatch* draw = nullptr;        // without laws; null: the step does not draw
   int64_t num_draw_rows = 0;              // of its launches
   bool may_replay = false;
@@ -125,6 +129,14 @@ class Device : public MemorySource {
   virtual void ExpertLinear(const ExpertPairs& pairs, const LinearArgs& args) = 0;
   virtual void MixPairs(const ExpertPairs& pairs, const float* weights, const float* values, int64_t size, float* out) = 0;
   virtual void AddGated(const float* x, const float* gates, int64_t num_rows, int64_t size, float* out) = 0;
+  // Ops that advance states. The segments are the host's, those of the step that was placed.
+  virtual void Conv(const ConvArgs& conv, const StateRows& rows) = 0;
+  virtual void Recurrence(const RecurrenceArgs& args, const StateRows& rows) = 0;
+  // Waits for the step and fetches which of its segments have a state that is not finite.
+  virtual void FetchStateFaults(std::span<uint8_t> faults) = 0;
+  // out = a * b, or silu(a) * b.
+  virtual void MultiplyRows(const StridedRows& a, const StridedRows& b, int64_t num_rows, int64_t size, bool silu, float* out,
+                            int64_t out_stride) = 0;
   // forms: of out; codes null: not wanted. So in Activate.
   virtual void Norm(const NormArgs& args, const QuantizedRows& forms) = 0;
   virtual void Rope(const RopeArgs& args) = 0;

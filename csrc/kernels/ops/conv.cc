@@ -1,6 +1,7 @@
 #include "kernels/ops/conv.h"
 
 #include "core/errors.h"
+#include "kernels/dispatch/device.h"
 #include "kernels/dispatch/kernel_table.h"
 
 namespace llmi {
@@ -15,14 +16,13 @@ int64_t PartChannels(int64_t channels) {
 
 }  // namespace
 
-void Conv(const KernelContext& context, const ConvArgs& conv, AdvanceArgs rows) {
+void Conv(const KernelContext& context, const ConvArgs& conv, const StateRows& rows) {
   CheckArgument(conv.channels > 0 && conv.channels % 16 == 0, "conv: channels must be a positive multiple of 16");
   CheckArgument(conv.length > 1, "conv: the length must be 2 or more");
+  CheckArgument(rows.input_floats == conv.channels, "conv: an input has a value for each channel");
+  if (context.device != nullptr) return context.device->Conv(conv, rows);
   const int64_t part_channels = PartChannels(conv.channels);
-  rows.input_floats = conv.channels;
-  rows.num_parts = conv.channels / part_channels;
-  rows.part_floats = ConvStateFloats(part_channels, conv.length);
-  rows.step = [&](int64_t part, float* state, const float* input, float* out) {
+  const auto step = [&](int64_t part, float* state, const float* input, float* out) {
     const int64_t first = part * part_channels;
     context.table->conv_step({.channels = part_channels,
                               .length = conv.length,
@@ -34,7 +34,7 @@ void Conv(const KernelContext& context, const ConvArgs& conv, AdvanceArgs rows) 
                               .input = input + first,
                               .out = out == nullptr ? nullptr : out + first});
   };
-  AdvanceStates(context, rows);
+  AdvanceStates(context, rows, {conv.channels / part_channels, ConvStateFloats(part_channels, conv.length), step});
 }
 
 }  // namespace llmi

@@ -19,7 +19,6 @@ struct ConvArgs {
 
 inline int64_t ConvStateFloats(int64_t channels, int64_t length) { return (length - 1) * channels; }
 
-// rows: view, segments, inputs, out and faults of the step; the rest is filled in here.
-void Conv(const KernelContext& context, const ConvArgs& conv, AdvanceArgs rows);
+void Conv(const KernelContext& context, const ConvArgs& conv, const StateRows& rows);
 
 }  // namespace llmi

@@ -18,7 +18,7 @@
 
 namespace llmi {
 
-struct AdvanceArgs;
+struct StateRows;
 
 constexpr int64_t kMostKeySize = 256;
 constexpr int64_t kStateColumns = 16;  // of a block of the state
@@ -34,20 +34,20 @@ struct RecurrenceShape {
   int64_t key_size;
   int64_t value_size;
 
-  int64_t query_floats() const { return num_groups * key_size; }
-  int64_t value_floats() const { return num_heads * value_size; }
+  LLMI_HD int64_t query_floats() const { return num_groups * key_size; }
+  LLMI_HD int64_t value_floats() const { return num_heads * value_size; }
   // A row's queries, keys and values, as they come out of the convolution: in this order; Mamba-2's are values, keys and queries.
-  int64_t channels() const { return 2 * query_floats() + value_floats(); }
-  int64_t query() const { return is_delta ? 0 : value_floats() + query_floats(); }
-  int64_t key() const { return is_delta ? query_floats() : value_floats(); }
-  int64_t value() const { return is_delta ? 2 * query_floats() : 0; }
+  LLMI_HD int64_t channels() const { return 2 * query_floats() + value_floats(); }
+  LLMI_HD int64_t query() const { return is_delta ? 0 : value_floats() + query_floats(); }
+  LLMI_HD int64_t key() const { return is_delta ? query_floats() : value_floats(); }
+  LLMI_HD int64_t value() const { return is_delta ? 2 * query_floats() : 0; }
   // Behind them in a row of inputs: [kNumFactors, num_heads].
-  int64_t factor(RecurrenceFactor which) const { return channels() + which * num_heads; }
-  int64_t input_floats() const { return channels() + kNumFactors * num_heads; }
-  int64_t group(int64_t head) const { return tiled_groups ? head % num_groups : head / (num_heads / num_groups); }
+  LLMI_HD int64_t factor(RecurrenceFactor which) const { return channels() + which * num_heads; }
+  LLMI_HD int64_t input_floats() const { return channels() + kNumFactors * num_heads; }
+  LLMI_HD int64_t group(int64_t head) const { return tiled_groups ? head % num_groups : head / (num_heads / num_groups); }
   // A head's state is blocks of 16 columns [key_size, 16].
-  int64_t num_blocks() const { return (value_size + kStateColumns - 1) / kStateColumns; }
-  int64_t state_floats() const { return num_heads * num_blocks() * key_size * kStateColumns; }
+  LLMI_HD int64_t num_blocks() const { return (value_size + kStateColumns - 1) / kStateColumns; }
+  LLMI_HD int64_t state_floats() const { return num_heads * num_blocks() * key_size * kStateColumns; }
 };
 
 struct RecurrenceArgs {
@@ -72,8 +72,8 @@ struct RecurrenceTask {
   int64_t block_end;
 };
 
-// rows: view, segments, out and faults of the step; the rest is filled in here. out: rows of value_floats.
+// rows: but for their inputs, which are the args'. out: rows of value_floats.
 // Errors (kInvalidArgument): a key_size outside 1 to kMostKeySize; groups that do not divide the heads.
-void Recurrence(const KernelContext& context, const RecurrenceArgs& args, AdvanceArgs rows);
+void Recurrence(const KernelContext& context, const RecurrenceArgs& args, StateRows rows);
 
 }  // namespace llmi

@@ -49,11 +49,24 @@ void ClipRows(const KernelContext& context, float* x, int64_t x_stride, int64_t 
 void MultiplyRows(const KernelContext& context, const StridedRows& a, const StridedRows& b, int64_t num_rows, int64_t size, float* out,
                   int64_t out_stride) {
   CheckArgument(size >= 0 && out_stride >= size, "multiply_rows: rows may not overlap");
-  CheckInternal(context.device == nullptr, "multiply_rows runs on the CPU");
+  if (context.device != nullptr) return context.device->MultiplyRows(a, b, num_rows, size, false, out, out_stride);
   ParallelRows(context, num_rows, kMinValues / std::max<int64_t>(1, size), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const float* first = a.values + row * a.stride;
       std::transform(first, first + size, b.values + row * b.stride, out + row * out_stride, std::multiplies<>());
+    }
+  });
+}
+
+void GateRows(const KernelContext& context, const StridedRows& gates, int64_t num_rows, int64_t size, float* x) {
+  if (context.device != nullptr) return context.device->MultiplyRows(gates, {x, size}, num_rows, size, true, x, size);
+  ActivationArgs silu = {};
+  silu.activation = Activation::kSilu;
+  silu.gated = true;
+  ParallelRows(context, num_rows, 4, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      float* values = x + row * size;
+      context.table->activate(silu, gates.values + row * gates.stride, values, size, values);
     }
   });
 }

@@ -26,6 +26,9 @@ struct StridedRows {
 void MultiplyRows(const KernelContext& context, const StridedRows& a, const StridedRows& b, int64_t num_rows, int64_t size, float* out,
                   int64_t out_stride);
 
+// x = silu(gate) * x. x: num_rows rows of `size` values, dense.
+void GateRows(const KernelContext& context, const StridedRows& gates, int64_t num_rows, int64_t size, float* x);
+
 // gate: x[row, head, i] = x * sigmoid(gate). gate_stride: between rows of gates. per_head: gate [num_rows, num_heads]; else one for each
 // value, laid out as x. x: num_rows rows of num_heads * head_dim, dense.
 struct GateArgs {

@@ -11,6 +11,7 @@
 
 #include <functional>
 
+#include "core/host_device.h"
 #include "kernels/ops/context.h"
 
 namespace llmi {
@@ -51,32 +52,36 @@ struct StateView {
   int64_t log_row_bytes;  // of the inputs of all layers
   int64_t log_offset;
 
-  float* State(int32_t slot) const { return reinterpret_cast<float*>(slots + slot * slot_bytes + slot_offset); }
-  float* Logged(const StateSegment& segment, int64_t position) const {
+  LLMI_HD float* State(int32_t slot) const { return reinterpret_cast<float*>(slots + slot * slot_bytes + slot_offset); }
+  LLMI_HD float* Logged(const StateSegment& segment, int64_t position) const {
     const int64_t chunk = segment.log[position / kLogRows - segment.log_first];
     return reinterpret_cast<float*>(chunks + (chunk * kLogRows + position % kLogRows) * log_row_bytes + log_offset);
   }
 };
 
-// One state of one layer in one step. It has num_parts parts of part_floats values, one after the other, which are advanced independently.
-struct AdvanceArgs {
+// The rows of one step, as one state of one layer takes them.
+struct StateRows {
   StateView view;
-  const StateSegment* segments;
+  const StateSegment* segments;  // the host's, and so is what they point to
   int64_t num_segments;
   const float* inputs;  // [num_rows, input_floats], rows input_stride apart
   int64_t input_floats;
   int64_t input_stride;
   float* out;  // rows out_stride apart
   int64_t out_stride;
+  uint8_t* faults;  // [num_segments]: set to 1 where a state is not finite after the committed rows. A device keeps its own
+};
+
+// A state of num_parts parts of part_floats values, one after the other, which are advanced independently.
+struct StateParts {
   int64_t num_parts;
   int64_t part_floats;
   // Takes a part of the state, in place, through the row of this input, and stores the part's values of the row in out. out null: they are
   // not wanted.
   std::function<void(int64_t part, float* state, const float* input, float* out)> step;
-  uint8_t* faults;  // [num_segments]: set to 1 where a state is not finite after the committed rows
 };
 
 // On the CPU alone.
-void AdvanceStates(const KernelContext& context, const AdvanceArgs& args);
+void AdvanceStates(const KernelContext& context, const StateRows& rows, const StateParts& parts);
 
 }  // namespace llmi

@@ -83,6 +83,7 @@ class _ModelConfig(TypedDict):
     layer_kv_heads: list[int]  # 0: it reads another layer's keys and values
     layer_head_dims: list[int]  # values of a head in the cache
     state_bytes: int  # of the states of all other layers
+    kv_wasted_share: float  # of the cache's pages, which hold whole layers; of float16
     mlp_sizes: list[int]
     mlp_gated: list[bool]
 

@@ -250,6 +250,7 @@ class ModelReport:
                 if c["state_bytes"]
                 else []
             ),
+            *([f"  pages        hold whole layers: {c['kv_wasted_share']:.1%} stay empty"] if c["kv_wasted_share"] else []),
             f"               {tokens:,} tokens: {kv / 1e6:,.1f} MB{counted}",
             f"  activations  {self.workspace_bytes / 1e6:,.1f} MB for steps of {STEP_TOKENS:,} tokens"
             + (f"; quantised layers read {self.activation_bits}-bit ones" if self.has_quantized_layers else ""),

@@ -61,7 +61,9 @@ class Worker:
 class MemoryReport(Record):
     """The KV cache now. Blocks are pages of the pool; `wasted_share` is of the slots in use; `drafter_bytes`: tables and weights of
     drafters; `draft_kv_bytes`: the part of the cache that a trained drafter's K and V take, in `kv_bytes`; `workers`: the
-    processes that compute the model."""
+    processes that compute the model. `state_bytes`: of the pool of states, if layers have them, which has `num_state_slots` versions of
+    `snapshot_bytes` and logs of inputs; `num_free_state_slots` are free, and `num_snapshots` are the prefix cache's,
+    which gives them up when they are needed."""
 
     num_blocks: int
     num_free_blocks: int
@@ -73,6 +75,11 @@ class MemoryReport(Record):
     drafter_bytes: int = 0
     draft_kv_bytes: int = 0
     workers: list[Worker] = dataclasses.field(default_factory=list)
+    state_bytes: int = 0
+    snapshot_bytes: int = 0
+    num_state_slots: int = 0
+    num_free_state_slots: int = 0
+    num_snapshots: int = 0
 
     def __repr__(self) -> str:
         used = self.num_blocks - self.num_free_blocks
@@ -82,6 +89,12 @@ class MemoryReport(Record):
             f"MemoryReport({used:,} of {self.num_blocks:,} blocks in use, {self.num_shared_blocks:,} shared, {self.wasted_share:.1%} of"
             f" their slots empty; KV {self.kv_bytes / 1e6:,.0f} MB, weights {self.weight_bytes / 1e6:,.0f} MB{drafters})"
         ]
+        if self.state_bytes:
+            in_use = self.num_state_slots - self.num_free_state_slots
+            lines.append(
+                f"  states {self.state_bytes / 1e6:,.1f} MB: {in_use:,} of {self.num_state_slots:,} versions of"
+                f" {self.snapshot_bytes / 1e6:,.2f} MB in use, {self.num_snapshots:,} of them snapshots"
+            )
         if len(self.workers) > 1:
             lines += [
                 f"  rank {worker.rank}: process {worker.pid} on {worker.host}, weights {worker.weight_bytes / 1e6:,.1f} MB,"
@@ -101,11 +114,11 @@ def make_memory_report(
     stats: Mapping[str, Any],
     tables: _core.MemoryTables,
     weight_bytes: int,
-    page_bytes: int,
+    info: Mapping[str, Any],
     drafters: tuple[int, int],
     workers: list[Worker],
 ) -> MemoryReport:
-    """From the core's counters and block tables. drafters: their own bytes, and those of the cache that they take."""
+    """From the core's counters, block tables and sizes. drafters: their own bytes, and those of the cache that they take."""
     references = tables.references
     sequences = []
     for entry in sorted(tables.sequences, key=lambda entry: (entry.request_id < 0, entry.request_id, entry.sample_index)):
@@ -121,11 +134,16 @@ def make_memory_report(
         num_shared_blocks=stats["num_shared_pages"],
         wasted_share=stats["wasted_share"],
         weight_bytes=weight_bytes,
-        kv_bytes=stats["num_pages"] * page_bytes,
+        kv_bytes=stats["num_pages"] * info["page_bytes"],
         sequences=sequences,
         drafter_bytes=drafters[0],
         draft_kv_bytes=drafters[1],
         workers=workers,
+        state_bytes=info["state_pool_bytes"],
+        snapshot_bytes=info["state_bytes"],
+        num_state_slots=info["num_state_slots"],
+        num_free_state_slots=stats["num_free_state_slots"],
+        num_snapshots=stats["num_state_snapshots"],
     )
 
 

@@ -1,19 +1,10 @@
-#include "core/scalar_math.h"
+#include "kernels/cpu/reference/conv_value.h"
 #include "kernels/dispatch/kernel_table.h"
 
 namespace llmi::reference {
 
 void conv_step(const ConvStep& step) {
-  for (int64_t i = 0; i < step.channels; ++i) {
-    float sum = step.bias != nullptr ? step.bias[i] : 0.0f;
-    for (int64_t t = 0; t + 1 < step.length; ++t) {
-      float* held = step.state + t * step.channels + i;
-      sum = Fma(step.weight[t * step.weight_stride + i], *held, sum);
-      *held = t + 2 < step.length ? held[step.channels] : step.input[i];
-    }
-    sum = Fma(step.weight[(step.length - 1) * step.weight_stride + i], step.input[i], sum);
-    if (step.out != nullptr) step.out[i] = step.activation == ConvActivation::kSilu ? SiluF32(sum) : sum;
-  }
+  for (int64_t i = 0; i < step.channels; ++i) StepChannel(step, i);
 }
 
 }  // namespace llmi::reference

@@ -15,7 +15,7 @@ void recurrence_step(const RecurrenceArgs& args, const RecurrenceTask& task, flo
   for (int64_t block = task.block_begin; block < task.block_end; ++block, state += args.shape.key_size * kStateColumns) {
     const int64_t begin = block * kStateColumns;
     for (int64_t column = begin; column < std::min(args.shape.value_size, begin + kStateColumns); ++column) {
-      StepColumn(args, task.head, column, state + column - begin, input, out);
+      StepColumn(args, task.head, column, state + column - begin, kStateColumns, input, out);
     }
   }
 }

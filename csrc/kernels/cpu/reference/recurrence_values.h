@@ -8,21 +8,26 @@
 namespace llmi::reference {
 namespace {
 
-inline float SoftplusF32(float x) {
+LLMI_HD inline float SoftplusF32(float x) {
   const float e = ExpF32(x < 0.0f ? x : 0.0f - x);
   const float u = 1.0f + e;
   return (x < 0.0f ? 0.0f : x) + (LogF32(u) + (e - (u - 1.0f)) / u);
 }
 
 // 1 / sqrt(sum of the squares + 1e-6).
-inline float InverseLength(const float* x, int64_t size) {
+LLMI_HD inline float InverseLength(const float* x, int64_t size) {
   float lanes[16] = {};
-  for (int64_t i = 0; i < size; ++i) lanes[i % 16] = Fma(x[i], x[i], lanes[i % 16]);
+  for (int64_t begin = 0; begin < size; begin += 16) {
+    LLMI_UNROLL
+    for (int i = 0; i < 16; ++i) {
+      if (begin + i < size) lanes[i] = Fma(x[begin + i], x[begin + i], lanes[i]);
+    }
+  }
   return 1.0f / SqrtF32(FoldSum(lanes) + 1e-6f);
 }
 
 // The factors of one head of a row.
-inline void FindFactors(const RecurrenceArgs& args, int64_t row, int64_t head) {
+LLMI_HD inline void FindFactors(const RecurrenceArgs& args, int64_t row, int64_t head) {
   const RecurrenceShape& shape = args.shape;
   float* input = args.inputs + row * args.input_stride;
   float step = SoftplusF32(args.time[row * args.time_stride + head] + args.time_bias[head]);
@@ -43,10 +48,22 @@ inline void FindFactors(const RecurrenceArgs& args, int64_t row, int64_t head) {
   input[shape.factor(kReadFactor) + head] = query / SqrtF32(static_cast<float>(shape.key_size));
 }
 
-inline float FoldFour(const float* sums) { return (sums[0] + sums[2]) + (sums[1] + sums[3]); }
+// Sums of n modulo 4, folded. term(n, sum): the sum with what n adds.
+template <typename Term>
+LLMI_HD inline float SumOfFour(int64_t size, const Term& term) {
+  float sums[4] = {};
+  for (int64_t begin = 0; begin < size; begin += 4) {
+    LLMI_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      if (begin + i < size) sums[i] = term(begin + i, sums[i]);
+    }
+  }
+  return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+}
 
-// One column of a head, whose values are kStateColumns apart in the state.
-inline void StepColumn(const RecurrenceArgs& args, int64_t head, int64_t column, float* state, const float* input, float* out) {
+// One column of a head, whose values are `apart` from each other.
+LLMI_HD inline void StepColumn(const RecurrenceArgs& args, int64_t head, int64_t column, float* state, int64_t apart, const float* input,
+                               float* out) {
   const RecurrenceShape& shape = args.shape;
   const float* key = input + shape.key() + shape.group(head) * shape.key_size;
   const float* query = input + shape.query() + shape.group(head) * shape.key_size;
@@ -54,19 +71,16 @@ inline void StepColumn(const RecurrenceArgs& args, int64_t head, int64_t column,
   const float decay = input[shape.factor(kDecayFactor) + head];
   float written = value;
   if (shape.is_delta) {
-    float sums[4] = {};
-    for (int64_t n = 0; n < shape.key_size; ++n) sums[n % 4] = Fma(state[n * kStateColumns], key[n], sums[n % 4]);
-    written = written - input[shape.factor(kMemoryFactor) + head] * FoldFour(sums);
+    const float memory = SumOfFour(shape.key_size, [&](int64_t n, float sum) { return Fma(state[n * apart], key[n], sum); });
+    written = written - input[shape.factor(kMemoryFactor) + head] * memory;
   }
   written = written * input[shape.factor(kWriteFactor) + head];
-  float sums[4] = {};
-  for (int64_t n = 0; n < shape.key_size; ++n) {
-    float& place = state[n * kStateColumns];
+  float read = SumOfFour(shape.key_size, [&](int64_t n, float sum) {
+    float& place = state[n * apart];
     place = Fma(key[n], written, decay * place);
-    sums[n % 4] = Fma(place, query[n], sums[n % 4]);
-  }
+    return Fma(place, query[n], sum);
+  });
   if (out == nullptr) return;
-  float read = FoldFour(sums);
   if (shape.is_delta) read = read * input[shape.factor(kReadFactor) + head];
   out[head * shape.value_size + column] = args.skip != nullptr ? Fma(args.skip[head], value, read) : read;
 }
