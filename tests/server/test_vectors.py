@@ -136,21 +136,21 @@ def test_async(models: dict[str, LLM]) -> None:
     asyncio.run(both())
 
 
-@pytest.mark.parametrize("name", ["bert", "bert_scores"])
-def test_replicas_make_the_same_values(name: str, models: dict[str, LLM], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_make_the_same_vectors(models: dict[str, LLM], monkeypatch: pytest.MonkeyPatch) -> None:
     """Two processes share a call's parts; the part of one that dies is the other's."""
-    path = models[name].model_info.path
-    with Front(path, data_parallel_size=2, kv_cache_memory_bytes=1 << 24, num_threads=2, max_num_batched_tokens=256) as front:
+    llm = models["bert"]
+    wanted = [output.outputs.embedding for output in llm.embed(TEXTS * 2, dimensions=8)]
+    with Front(
+        llm.model_info.path, data_parallel_size=2, kv_cache_memory_bytes=1 << 24, num_threads=2, max_num_batched_tokens=256
+    ) as front:
 
-        def same() -> None:
-            if name == "bert":
-                pairs = zip(front.embed(TEXTS * 2, dimensions=8), models[name].embed(TEXTS * 2, dimensions=8), strict=True)
-                assert all(np.array_equal(one.outputs.embedding, other.outputs.embedding) for one, other in pairs)
-            assert [one.outputs for one in front.score(QUERY, TEXTS)] == [one.outputs for one in models[name].score(QUERY, TEXTS)]
+        def check() -> None:
+            for output, vector in zip(front.embed(TEXTS * 2, dimensions=8), wanted, strict=True):
+                assert np.array_equal(output.outputs.embedding, vector)
 
-        same()
+        check()
         first = front._front_router.replicas[0]
-        killed = []
+        killed: list[int] = []
         send = first.send
 
         def kill(message: dict[str, Any]) -> None:
@@ -161,15 +161,15 @@ def test_replicas_make_the_same_values(name: str, models: dict[str, LLM], monkey
                 send(message)
 
         monkeypatch.setattr(first, "send", kill)
-        same()
+        check()
         assert killed
-        with pytest.raises(InvalidParamsError, match=r"empty text|is empty"):
-            _ = front.embed("") if name == "bert" else front.score("", "a")
+        with pytest.raises(LlmiError, match="999"):
+            front._front_router.pool([{"inputs": [[[5, 999], None, 0]], "size": None, "scores": False}])
 
 
-def test_errors_of_replicas_come_back(models: dict[str, LLM]) -> None:
-    with (
-        Front(models["bert"].model_info.path, data_parallel_size=1, kv_cache_memory_bytes=1 << 24, num_threads=1) as front,
-        pytest.raises(LlmiError, match="999"),
-    ):
-        front._front_router.pool([{"inputs": [[[5, 999], None, 0]], "size": None, "scores": False}])
+def test_a_replica_scores(models: dict[str, LLM]) -> None:
+    llm = models["bert_scores"]
+    with Front(llm.model_info.path, data_parallel_size=1, kv_cache_memory_bytes=1 << 24, num_threads=1) as front:
+        assert [one.outputs for one in front.score(QUERY, TEXTS)] == [one.outputs for one in llm.score(QUERY, TEXTS)]
+        with pytest.raises(InvalidParamsError, match="empty text"):
+            front.score("", "a")
