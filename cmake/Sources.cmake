@@ -1,7 +1,7 @@
 # Every source of the core, one list a layer; paths are in csrc.
 set(LLMI_CORE_SOURCES
   core/aligned.cc core/cpu_features.cc core/huge_arena.cc core/json.cc core/json_cursor.cc core/json_fields.cc
-  core/json_lexer.cc core/rank_group.cc core/system_limits.cc core/thread_pool.cc core/utf8.cc
+  core/json_lexer.cc core/rank_group.cc core/sha256.cc core/system_limits.cc core/thread_pool.cc core/utf8.cc
   io/gguf.cc io/input_file.cc io/model_files.cc io/safetensors.cc
   kernels/ops/attention.cc kernels/ops/attention_step.cc kernels/ops/attention_weights.cc kernels/ops/embedding.cc kernels/ops/experts.cc kernels/ops/activation.cc kernels/ops/gated_linear.cc kernels/ops/linear.cc kernels/ops/linear_step.cc kernels/ops/probe.cc
   kernels/ops/conv.cc kernels/ops/state.cc kernels/ops/kv_copy.cc kernels/ops/linear_input.cc kernels/ops/norm.cc kernels/ops/rope.cc kernels/ops/route.cc kernels/ops/recurrence.cc kernels/ops/row_ops.cc kernels/ops/top_candidates.cc kernels/dispatch/tables.cc kernels/ops/vocab.cc
@@ -10,7 +10,8 @@ set(LLMI_CORE_SOURCES
   kernels/cpu/reference/activation.cc kernels/cpu/reference/conv.cc kernels/cpu/reference/kv_write.cc
   kernels/cpu/reference/linear.cc kernels/cpu/reference/probe.cc kernels/cpu/reference/quantize_rows.cc
   kernels/cpu/reference/norm.cc kernels/cpu/reference/recurrence.cc kernels/cpu/reference/rope.cc kernels/cpu/reference/route.cc kernels/cpu/reference/row_ops.cc kernels/cpu/reference/vocab.cc
-  cache/block_pool.cc cache/kv_cache.cc cache/kv_groups.cc cache/kv_swap.cc cache/page_events.cc cache/prefix_tree.cc cache/state_pool.cc
+  cache/block_pool.cc cache/kv_cache.cc cache/kv_groups.cc cache/kv_saved.cc cache/kv_swap.cc cache/page_events.cc cache/prefix_folder.cc
+  cache/prefix_tree.cc cache/saved_block.cc cache/state_pool.cc
   model/checkpoints/awq.cc model/checkpoints/bitsandbytes.cc model/checkpoints/checkpoint.cc model/checkpoints/codes.cc
   model/checkpoints/compressed_tensors.cc model/checkpoints/fp8.cc model/checkpoints/gptq.cc
   model/checkpoints/matrix.cc model/checkpoints/mxfp4.cc model/checkpoints/parts.cc model/checkpoints/registry.cc model/checkpoints/scheme.cc
@@ -32,7 +33,7 @@ set(LLMI_CORE_SOURCES
   speculative/trained_head.cc speculative/union_drafter.cc speculative/verify.cc
   engine/active_requests.cc engine/ahead.cc engine/batch.cc engine/command_queue.cc
   engine/costs.cc engine/detokenizer.cc engine/emit.cc engine/engine.cc engine/inbox.cc engine/lab.cc engine/lab_rows.cc
-  engine/lifetime.cc engine/open_engine.cc engine/options.cc engine/rank_worker.cc engine/request_limits.cc engine/scheduling.cc engine/sizing.cc
+  engine/lifetime.cc engine/open_engine.cc engine/options.cc engine/rank_worker.cc engine/request_limits.cc engine/saved_prefixes.cc engine/scheduling.cc engine/simulation.cc engine/sizing.cc
   engine/stats_collector.cc engine/step.cc engine/stop_matcher.cc engine/trace.cc engine/verification.cc
   engine/beams/candidates.cc engine/beams/group.cc engine/beams/hypotheses.cc engine/beams/records.cc engine/beams/rows.cc
   engine/beams/steps.cc
@@ -51,8 +52,8 @@ set(LLMI_NO_CUDA_SOURCES kernels/no_cuda/cuda_device.cc)
 
 set(LLMI_BINDING_SOURCES
   bindings/module.cpp bindings/bind_engine.cpp bindings/bind_constraint.cpp bindings/bind_drafters.cpp bindings/bind_errors.cpp bindings/bind_files.cpp
-  bindings/bind_records.cpp bindings/bind_requests.cpp bindings/bind_speculation.cpp bindings/bind_system.cpp
-  bindings/bind_lab.cpp bindings/bind_ranks.cpp bindings/engine_handle.cpp bindings/engine_options.cpp bindings/gil.cpp bindings/held_sequence.cpp bindings/py_drafter.cpp bindings/py_constraint.cpp bindings/py_hooks.cpp)
+  bindings/bind_records.cpp bindings/bind_requests.cpp bindings/bind_simulation.cpp bindings/bind_speculation.cpp bindings/bind_system.cpp
+  bindings/bind_lab.cpp bindings/bind_prefixes.cpp bindings/bind_ranks.cpp bindings/engine_handle.cpp bindings/engine_options.cpp bindings/gil.cpp bindings/held_sequence.cpp bindings/py_drafter.cpp bindings/py_constraint.cpp bindings/py_hooks.cpp)
 
 # What tests and benchmarks alone need: the emulated device, one that runs no kernel, and their bindings.
 set(LLMI_TESTING_CORE_SOURCES kernels/cuda/emulated_device.cc kernels/cuda/null_device.cc)

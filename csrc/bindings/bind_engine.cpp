@@ -10,6 +10,7 @@
 #include "bindings/engine_options.h"
 #include "bindings/gil.h"
 #include "engine/engine.h"
+#include "model/steering.h"
 
 namespace py = pybind11;
 
@@ -64,7 +65,13 @@ void RegisterEngine(py::module_& module) {
              return std::unique_ptr<EngineHandle, EngineHandleDeleter>(new EngineHandle(OpenEngine(files, options, &dropped.value)));
            }),
            py::arg("files"), py::kw_only(), py::arg("dropped"), "Further arguments: the engine's options by name (engine/options.h).")
-      .def("start", &EngineHandle::Start, py::arg("token_bytes"), py::arg("special"))
+      .def(
+          "start",
+          [](EngineHandle& handle, const std::vector<py::bytes>& token_bytes, const std::map<int64_t, std::string>& special,
+             const std::string& prefix_dir, int64_t prefix_bytes, const std::string& identity,
+             const std::string& label) { handle.Start(token_bytes, special, {prefix_dir, prefix_bytes, identity, label}); },
+          py::arg("token_bytes"), py::arg("special"), py::arg("prefix_dir") = "", py::arg("prefix_bytes") = 0, py::arg("identity") = "",
+          py::arg("label") = "")
       .def("info", &EngineHandle::Info)
       .def(
           "check", [](EngineHandle& handle, const Request& request) { handle.engine().Check(request); }, py::arg("request"))
@@ -84,6 +91,12 @@ void RegisterEngine(py::module_& module) {
            })
       .def(
           "reset_prefix_cache", [](EngineHandle& handle) { handle.engine().ResetPrefixCache(); }, py::call_guard<GilReleased>())
+      .def(
+          "save_prefix",
+          [](EngineHandle& handle, const std::vector<int32_t>& token_ids, const std::string& salt) {
+            return handle.engine().SavePrefix(token_ids, salt.empty() ? salt : SaltWith(nullptr, salt));
+          },
+          py::arg("token_ids"), py::arg("salt"), py::call_guard<GilReleased>())
       .def("on_engine_thread", [](EngineHandle& handle) { return handle.engine().OnEngineThread(); })
       .def(
           "check_open", [](EngineHandle& handle) { handle.engine().CheckOpen(); },

@@ -11,14 +11,15 @@ namespace py = pybind11;
 
 namespace llmi {
 
-void EngineHandle::Start(const std::vector<py::bytes>& bytes, const std::map<int64_t, std::string>& special) {
+void EngineHandle::Start(const std::vector<py::bytes>& bytes, const std::map<int64_t, std::string>& special,
+                         SavedPrefixOptions saved_prefixes) {
   TokenBytes tokens;
   for (const py::bytes& token : bytes) tokens.bytes.emplace_back(token);
   tokens.special.resize(std::max(static_cast<size_t>(vocab_size()), bytes.size()));
   for (const auto& [id, text] : special) {
     if (id >= 0 && static_cast<size_t>(id) < tokens.special.size()) tokens.special[static_cast<size_t>(id)] = text;
   }
-  opened_->Start(std::move(tokens));
+  opened_->Start(std::move(tokens), std::move(saved_prefixes));
 }
 
 void EngineHandle::Close(double patience_s) {

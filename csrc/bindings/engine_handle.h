@@ -18,7 +18,7 @@ class EngineHandle {
  public:
   explicit EngineHandle(std::unique_ptr<OpenedEngine> opened) : opened_(std::move(opened)) {}
   // Starts the engine's thread. bytes: of each token id. special: the text of each special token, by id.
-  void Start(const std::vector<pybind11::bytes>& bytes, const std::map<int64_t, std::string>& special);
+  void Start(const std::vector<pybind11::bytes>& bytes, const std::map<int64_t, std::string>& special, SavedPrefixOptions saved_prefixes);
   Engine& engine() {
     if (opened_->engine() == nullptr) throw Error(ErrorKind::kClosed, "the engine is closed");
     return *opened_->engine();

@@ -7,9 +7,11 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_used()) {
   llmi::RegisterConstraints(module);
   llmi::RegisterLab(module);
   llmi::RegisterRecords(module);
+  llmi::RegisterSimulation(module);
   llmi::RegisterSpeculation(module);
   llmi::RegisterDrafters(module);
   llmi::RegisterRequests(module);
+  llmi::RegisterPrefixes(module);
   llmi::RegisterRanks(module);
   llmi::RegisterEngine(module);
   llmi::RegisterSystem(module);

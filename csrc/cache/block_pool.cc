@@ -7,10 +7,11 @@
 
 namespace llmi {
 
-BlockPool::BlockPool(int64_t num_pages, int64_t page_bytes, Device* device)
+BlockPool::BlockPool(int64_t num_pages, int64_t page_bytes, Device* device, bool has_arena)
     : page_bytes_(page_bytes),
+      has_arena_(has_arena),
       device_(device),
-      arena_(static_cast<size_t>(num_pages) * static_cast<size_t>(page_bytes), "the KV cache", device) {
+      arena_(has_arena ? static_cast<size_t>(num_pages) * static_cast<size_t>(page_bytes) : 0, "the KV cache", device) {
   CheckArgument(num_pages > 0 && num_pages < INT32_MAX, "the KV cache needs at least one page");
   references_.assign(static_cast<size_t>(num_pages), 0);
   is_cached_.assign(static_cast<size_t>(num_pages), false);
@@ -61,7 +62,10 @@ void BlockPool::Release(int32_t page) {
 
 int32_t BlockPool::CopyOnWrite(int32_t page) {
   const int32_t copy = Allocate();
-  CopyThere({.device = device_}, arena_.data() + copy * page_bytes_, arena_.data() + page * page_bytes_, static_cast<size_t>(page_bytes_));
+  if (has_arena_) {
+    CopyThere({.device = device_}, arena_.data() + copy * page_bytes_, arena_.data() + page * page_bytes_,
+              static_cast<size_t>(page_bytes_));
+  }
   Release(page);
   return copy;
 }

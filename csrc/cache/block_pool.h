@@ -13,8 +13,8 @@ namespace llmi {
 
 class BlockPool {
  public:
-  // device: the arena is allocated in its memory; null: in the host's.
-  BlockPool(int64_t num_pages, int64_t page_bytes, Device* device);
+  // device: the arena is allocated in its memory; null: in the host's. has_arena: false: pages are counted alone.
+  BlockPool(int64_t num_pages, int64_t page_bytes, Device* device, bool has_arena = true);
 
   int64_t num_pages() const { return static_cast<int64_t>(references_.size()); }
   int64_t num_free() const { return static_cast<int64_t>(free_.size()); }
@@ -45,6 +45,7 @@ class BlockPool {
 
  private:
   int64_t page_bytes_;
+  bool has_arena_;
   Device* device_;
   AlignedBuffer arena_;
   std::vector<int32_t> references_;

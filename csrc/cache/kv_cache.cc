@@ -22,8 +22,8 @@ int64_t NumSidePages(const KvSequence& sequence, int64_t num_tokens, int64_t pag
 
 }  // namespace
 
-KvCache::KvCache(KvGroups groups, int64_t num_pages, Device* device, const StateSizes& states)
-    : groups_(std::move(groups)), pool_(num_pages, groups_.held_page_bytes(), device) {
+KvCache::KvCache(KvGroups groups, int64_t num_pages, Device* device, const StateSizes& states, bool has_arena)
+    : groups_(std::move(groups)), pool_(num_pages, groups_.held_page_bytes(), device, has_arena) {
   if (states.slot_bytes > 0) states_ = std::make_unique<StatePool>(states, device);
 }
 
@@ -188,13 +188,19 @@ void KvCache::Commit(KvSequence* sequence, int64_t num_new, std::span<const int3
   for (size_t g = 0; g < sequence->tables.size(); ++g) {
     const KvGroup& group = groups_.groups()[g];
     const int64_t num_hidden = groups_.FirstVisibleBlock(group, sequence->num_tokens);
-    for (int64_t& block = sequence->num_returned[g]; block < num_hidden; ++block) {
-      for (int64_t i = block * group.pages_per_block; i < (block + 1) * group.pages_per_block; ++i) {
-        int32_t& page = sequence->tables[g][static_cast<size_t>(i)];
-        pool_.Release(page);
-        page = -1;
-      }
-      ++num_window_blocks_returned_;
+    num_window_blocks_returned_ += std::max<int64_t>(0, num_hidden - sequence->num_returned[g]);
+    GiveBackGroup(sequence, g, num_hidden);
+  }
+}
+
+// The first num_blocks blocks of a group go back to the pool, as far as they have not.
+void KvCache::GiveBackGroup(KvSequence* sequence, size_t group, int64_t num_blocks) {
+  const int64_t per_block = groups_.groups()[group].pages_per_block;
+  for (int64_t& block = sequence->num_returned[group]; block < num_blocks; ++block) {
+    for (int64_t i = block * per_block; i < (block + 1) * per_block; ++i) {
+      int32_t& page = sequence->tables[group][static_cast<size_t>(i)];
+      pool_.Release(page);
+      page = -1;
     }
   }
 }
@@ -334,6 +340,7 @@ int64_t KvCache::AttachPrefix(KvSequence* sequence, std::span<const int32_t> tok
   sequence->num_indexed = sequence->num_tokens / groups_.block_size();
   sequence->prefix_node = known.path[static_cast<size_t>(sequence->num_indexed)];
   prefix_tree_->Pin(sequence->prefix_node);
+  if (save_) SaveUsed(*sequence);
   SequenceState& state = sequence->state;
   state.shared_until = known.num_known;
   if (states_ != nullptr && sequence->num_tokens > 0) {

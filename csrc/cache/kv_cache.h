@@ -17,6 +17,7 @@
 #include "cache/block_pool.h"
 #include "cache/kv_groups.h"
 #include "cache/prefix_tree.h"
+#include "cache/saved_block.h"
 #include "cache/state_pool.h"
 
 namespace llmi {
@@ -70,7 +71,8 @@ struct PageEvent {
 class KvCache {
  public:
   // device: its pages are in this device's memory; null: in the host's. states: of layers that have one.
-  KvCache(KvGroups groups, int64_t num_pages, Device* device = nullptr, const StateSizes& states = {});
+  // has_arena: false: its pages hold nothing, for simulations.
+  KvCache(KvGroups groups, int64_t num_pages, Device* device = nullptr, const StateSizes& states = {}, bool has_arena = true);
 
   const KvGroups& groups() const { return groups_; }
   BlockPool& pool() { return pool_; }
@@ -132,6 +134,23 @@ class KvCache {
   bool TryRestore(KvSequence* sequence, const KvHostCopy& copy, std::span<const int32_t> token_ids, const std::string& salt);
   double copy_seconds_per_page() const { return copy_seconds_per_page_; }  // of the latest CopyToHost; 0 before the first
 
+  // --- Blocks that outlive the process (kv_saved.cc).
+  // From now on save(node) is called for blocks of the prefix cache that are used again, and for those that are about to leave it, unless
+  // they were saved. identity: see saved_block.h. label: the model's name. Call it behind EnablePrefixCache. There must be no states.
+  void SaveBlocks(const std::string& identity, const std::string& label, std::function<void(int32_t)> save);
+  PrefixTree* mutable_prefix_tree() { return prefix_tree_.get(); }
+  // What a node's block is, and its sealed bytes: K and V of each layer in order, a drafter's left out, whatever pages they lie in.
+  SavedHeader HeaderOf(int32_t node) const;
+  std::vector<uint8_t> BytesOf(const SavedHeader& header, int32_t node);
+  // What a block of tokens [index * block_size, (index + 1) * block_size) must be.
+  SavedHeader ExpectedHeader(std::span<const int32_t> token_ids, int64_t index, const PrefixKey& root, const PrefixKey& parent) const;
+  const std::string& identity() const { return identity_; }
+  // The blocks at the beginning of token_ids that the prefix cache has, root first; empty without a root.
+  std::vector<int32_t> KnownPath(std::span<const int32_t> token_ids, const std::string& salt) const;
+  // The next block of a sequence of whole blocks becomes this one, as if it had been computed. Returns false and changes nothing if pages
+  // are short, or if the bytes are not those of such a block.
+  bool AppendSaved(KvSequence* sequence, const ParsedBlock& block, std::span<const int32_t> token_ids);
+
   // The drafter's K and V of the slots below `end` are stored. Full blocks of them serve later sequences.
   void CommitDraft(KvSequence* sequence, int64_t end);
   // The drafter continues without the slots below `first`.
@@ -188,6 +207,16 @@ class KvCache {
   void Unindex(KvSequence* sequence, int64_t num_blocks);
   void NoteMove(const KvSequence& sequence, int64_t from, int64_t to);
   void MovePin(KvSequence* sequence, int32_t node);
+  void SaveUsed(const KvSequence& sequence);
+  // Bytes of a page that hold K and V of layers of one group that follow each other, in the order of layers.
+  struct SavedRange {
+    int group;
+    int32_t page_index;
+    int64_t offset;
+    int64_t num_bytes;
+    size_t first_layer;  // among those that keep K and V
+  };
+  void GiveBackGroup(KvSequence* sequence, size_t group, int64_t num_blocks);
   int64_t NumBlocks(int64_t num_tokens) const { return (num_tokens + groups_.block_size() - 1) / groups_.block_size(); }
 
   KvGroups groups_;
@@ -195,6 +224,10 @@ class KvCache {
   std::unique_ptr<StatePool> states_;
   int64_t snapshot_interval_ = 0;
   std::unique_ptr<PrefixTree> prefix_tree_;
+  std::function<void(int32_t)> save_;  // empty: blocks do not outlive the process
+  std::string identity_, label_;
+  std::vector<SavedRange> saved_ranges_;
+  std::vector<int> saved_groups_;  // of each layer that keeps K and V
   std::function<bool()> reclaimer_;
   std::unordered_set<const KvSequence*> sequences_;
   bool notes_events_ = false;

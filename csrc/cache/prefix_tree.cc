@@ -30,6 +30,7 @@ int32_t PrefixTree::NewNode() {
     nodes_.emplace_back();
     tokens_.resize(tokens_.size() + static_cast<size_t>(block_size_));
     pages_.resize(pages_.size() + static_cast<size_t>(pages_per_node_), kNone);
+    if (before_evict_) keys_.emplace_back();
   }
   const int32_t node = unused_.back();
   unused_.pop_back();
@@ -44,6 +45,7 @@ int32_t PrefixTree::Root(const std::string& salt) {
   const int32_t root = NewNode();
   nodes_[static_cast<size_t>(root)].is_root = true;
   roots_[salt] = root;
+  if (before_evict_) keys_[static_cast<size_t>(root)] = RootKey(identity_, salt);
   return root;
 }
 
@@ -67,6 +69,21 @@ std::vector<std::pair<int32_t, int32_t>> PrefixTree::Shape(size_t most) const {
     }
   }
   return shape;
+}
+
+void PrefixTree::KeepKeys(const std::string& identity, std::function<void(int32_t)> before_evict) {
+  identity_ = identity;
+  before_evict_ = std::move(before_evict);
+}
+
+std::vector<int32_t> PrefixTree::NewestFirst() const {
+  std::vector<int32_t> nodes;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (nodes_[i].alive && !nodes_[i].is_root) nodes.push_back(static_cast<int32_t>(i));
+  }
+  std::sort(nodes.begin(), nodes.end(),
+            [this](int32_t a, int32_t b) { return nodes_[static_cast<size_t>(a)].last_used > nodes_[static_cast<size_t>(b)].last_used; });
+  return nodes;
 }
 
 void PrefixTree::DropEmptyRoot(int32_t node) {
@@ -138,6 +155,7 @@ int32_t PrefixTree::Insert(int32_t parent, const int32_t* tokens, const int32_t*
   entry.hash = Hash(parent, tokens);
   entry.last_used = ++clock_;
   std::copy(tokens, tokens + block_size_, tokens_.begin() + static_cast<int64_t>(node) * block_size_);
+  if (before_evict_) keys_[static_cast<size_t>(node)] = ChildKey(key(parent), {tokens, static_cast<size_t>(block_size_)});
   for (int64_t i = 0; i < pages_per_node_; ++i) {
     pages_[static_cast<size_t>(node * pages_per_node_ + i)] = kNone;
     if (pages[i] >= 0) AddPage(node, i, pages[i]);
@@ -239,7 +257,9 @@ void PrefixTree::Remove(int32_t node) {
 
 bool PrefixTree::EvictOne() {
   if (free_leaves_.empty()) return EvictInnerPages();
-  Remove(free_leaves_.begin()->second);
+  const int32_t node = free_leaves_.begin()->second;
+  if (before_evict_) before_evict_(node);
+  Remove(node);
   return true;
 }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <set>
 #include <span>
 #include <string>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "cache/block_pool.h"
+#include "cache/saved_block.h"
 
 namespace llmi {
 
@@ -56,6 +58,20 @@ class PrefixTree {
   int64_t num_states() const { return static_cast<int64_t>(states_.size()); }
   void UseState(int32_t node);  // it is now the most recently used one
 
+  // From now on each node has a key by which its block is known outside of this process (saved_block.h), and before_evict is called with
+  // each node that EvictOne removes, while it still has its pages. Call it before the first Root.
+  void KeepKeys(const std::string& identity, std::function<void(int32_t)> before_evict);
+  const PrefixKey& key(int32_t node) const { return keys_[static_cast<size_t>(node)]; }
+  std::span<const int32_t> tokens(int32_t node) const {
+    return std::span<const int32_t>(tokens_).subspan(static_cast<size_t>(node * block_size_), static_cast<size_t>(block_size_));
+  }
+  // Whether the node's block has been saved.
+  bool is_saved(int32_t node) const { return nodes_[static_cast<size_t>(node)].is_saved; }
+  void SetSaved(int32_t node, bool is_saved = true) { nodes_[static_cast<size_t>(node)].is_saved = is_saved; }
+  bool is_root(int32_t node) const { return nodes_[static_cast<size_t>(node)].is_root; }
+  // All nodes but roots, the most recently used first.
+  std::vector<int32_t> NewestFirst() const;
+
   // A pinned node and its ancestors are not evicted. Unpin marks the node most recently used, so it is evicted last; its ancestors can be
   // evicted only after it, because only leaves are evicted.
   void Pin(int32_t node);
@@ -92,6 +108,7 @@ class PrefixTree {
     bool alive = false;
     bool is_root = false;
     bool is_drafted = false;
+    bool is_saved = false;
     int32_t state = kNone;
     uint64_t state_used = 0;
   };
@@ -114,6 +131,9 @@ class PrefixTree {
   std::vector<Node> nodes_;
   std::vector<int32_t> tokens_;  // [node][block_size]
   std::vector<int32_t> pages_;   // [node][pages_per_node]
+  std::vector<PrefixKey> keys_;  // by node; empty: nobody asks for them
+  std::string identity_;
+  std::function<void(int32_t)> before_evict_;
   std::vector<int32_t> unused_;
   std::vector<int32_t> buckets_;
   std::unordered_map<std::string, int32_t> roots_;

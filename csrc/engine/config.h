@@ -9,6 +9,7 @@
 #include "cache/state_pool.h"
 #include "engine/policy.h"
 #include "engine/request.h"
+#include "engine/saved_prefix_options.h"
 #include "kernels/layout/kv_layout.h"
 #include "scheduler/scheduler.h"
 
@@ -26,6 +27,7 @@ struct EngineConfig {
   std::shared_ptr<PolicyHook> policy_hook;
   std::shared_ptr<BatchHook> batch_hook;
   bool prefix_caching = true;
+  SavedPrefixOptions saved_prefixes;
   bool audit_each_step = false;  // for tests
   bool small_heads = true;       // rows whose masks allow few tokens have a part of the head computed (rows/row_heads.h)
   // Called ten times a second by a thread that waits for the engine; its exception ends the wait. May be empty.

@@ -8,12 +8,11 @@
 #include "core/system_limits.h"
 #include "engine/batch.h"
 #include "engine/clock.h"
+#include "engine/prompt_budget.h"
 
 namespace llmi {
 namespace {
 
-constexpr double kStallFactor = 1.7;
-constexpr int64_t kMinPromptBudget = 8;
 constexpr double kSlowStep = 0.05;  // seconds
 constexpr int kCostRounds = 3;
 constexpr int kUnitSteps = 3;
@@ -101,11 +100,7 @@ const std::vector<double>& StepCosts::SecondsByRows() {
 }
 
 int64_t StepCosts::PromptBudget(int64_t num_decodes) {
-  const CostCurve& curve = Curve();
-  const double limit = kStallFactor * decode_ratio_ * curve.Seconds(num_decodes);
-  int64_t budget = kMinPromptBudget;
-  while (budget < max_num_rows_ && mixed_ratio_ * curve.Seconds(num_decodes + budget + 1) <= limit) ++budget;
-  return budget;
+  return PromptBudgetOf(Curve(), decode_ratio_, mixed_ratio_, num_decodes, max_num_rows_);
 }
 
 // Copying is preferred until something was measured. One slow copy must not end copying, so every fourth that looks slow is made. States

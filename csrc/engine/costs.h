@@ -41,6 +41,8 @@ class StepCosts {
   int64_t PromptBudget(int64_t num_decodes);
   // Whether copying the blocks of a preempted sequence to the host and back is expected to take less time than computing them again.
   bool PrefersCopy(const KvSequence& sequence);
+  // Of recent steps with prompts; 0: there was none.
+  double prompt_seconds_per_token() const { return prompt_seconds_per_token_; }
   // Learns that a step of this shape took `seconds`.
   void Learn(const StepShape& step, double seconds);
 

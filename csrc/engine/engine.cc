@@ -36,16 +36,21 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, DraftHeads heads, KernelContext
   requests_ = std::make_unique<ActiveRequests>(*cache_, *scheduler_, life_, inbox_.pulse(), std::move(tokens),
                                                config.scheduler.policy == SchedulingPolicy::kStatic);
   steps_ = std::make_unique<StepLoop>(context_, *decoder_, std::move(heads), *cache_, *scheduler_, *requests_, *costs_, config);
-  stats_ = std::make_unique<StatsCollector>(context_.device, *cache_, *scheduler_, *requests_, *costs_, *steps_, config.audit_each_step);
   if (config.prefix_caching) {
     std::random_device random;
     cache_->EnablePrefixCache((static_cast<uint64_t>(random()) << 32) | random());
+    if (!config.saved_prefixes.directory.empty()) {
+      saved_ = std::make_unique<SavedPrefixes>(*cache_, config.saved_prefixes, [this] { inbox_.Post([] {}); });
+    }
   }
+  stats_ = std::make_unique<StatsCollector>(context_.device, *cache_, *scheduler_, *requests_, *costs_, *steps_, saved_.get(),
+                                            config.audit_each_step);
   if (context_.device != nullptr) {
     scheduler_->set_swap_rule([this](const ScheduledSequence& sequence) { return costs_->PrefersCopy(sequence.kv); });
   }
   // Cache that can be computed again is given up: first that of idle lab sequences, then that of waiting requests.
-  cache_->set_reclaimer([this] { return lab_->EvictOne() || scheduler_->DropWaitingCache(); });
+  cache_->set_reclaimer(
+      [this] { return (saved_ != nullptr && saved_->GiveUpOne()) || lab_->EvictOne() || scheduler_->DropWaitingCache(); });
   stats_->Publish();
   thread_ = std::thread([this] { ThreadMain(); });
 }
@@ -107,6 +112,13 @@ bool Engine::MayRun(bool stepped) const {
   return requests_->HasFreeRunning();
 }
 
+int64_t Engine::SavePrefix(std::span<const int32_t> token_ids, const std::string& salt) {
+  CheckArgument(saved_ != nullptr, "save_prefix: there is no prefix_cache_dir");
+  int64_t num_tokens = 0;
+  commands_.Execute([&] { num_tokens = saved_->SaveNow(token_ids, salt); });
+  return num_tokens;
+}
+
 void Engine::ResetPrefixCache() {
   commands_.Execute([&] { cache_->ClearPrefixCache(); });
 }
@@ -129,21 +141,42 @@ void Engine::Take(Inbox::Mail& mail) {
       request->num_cached_tokens = lab_->ShareCache(*request->source, leader.tokens, &leader.scheduled.kv);
       leader.scheduled.kv.draft.use = use;
     }
-    scheduler_->Add(&leader.scheduled);
+    Admit(leader);
   }
   for (uint64_t id : mail.aborts) requests_->Abort(id);
+}
+
+// Queues the request, or has it wait for blocks that were saved.
+void Engine::Admit(Sample& leader) {
+  const uint64_t id = leader.request().id;
+  if (saved_ == nullptr || !saved_->Fetch(id, leader.scheduled, costs_->prompt_seconds_per_token())) scheduler_->Add(&leader.scheduled);
+}
+
+void Engine::AdmitReady() {
+  for (const SavedPrefixes::Ready& ready : saved_->TakeReady()) {
+    const auto found = requests_->all().find(ready.request_id);
+    if (found == requests_->all().end() || found->second->samples[0]->finished) continue;
+    Sample& leader = *found->second->samples[0];
+    ready.may_find_more ? Admit(leader) : scheduler_->Add(&leader.scheduled);
+  }
 }
 
 void Engine::ThreadMain() {
   const FloatEnvironmentGuard guard;
   life_.BindThread();
   for (;;) {
-    Inbox::Mail mail = inbox_.Wait([&] { return commands_.has_waiting() || MayRun(false); });
+    const bool expects_blocks = saved_ != nullptr && saved_->is_waiting();
+    Inbox::Mail mail = inbox_.Wait([&] { return commands_.has_waiting() || MayRun(false); }, expects_blocks);
     Take(mail);
     if (mail.closing) break;
+    if (saved_ != nullptr) AdmitReady();
     // Commands may change the sequences and workspaces that a step ahead uses.
     if (commands_.Run([&] { steps_->DropAhead(); })) stats_->Publish();
     const bool stepped = inbox_.TakeStep();
+    while (stepped && !MayRun(true) && saved_ != nullptr && saved_->is_waiting()) {
+      saved_->WaitShortly();
+      AdmitReady();
+    }
     const bool work = MayRun(stepped);
     const Work before = decoder_->work();
     const double start = NowSeconds();
@@ -156,6 +189,7 @@ void Engine::ThreadMain() {
       const auto* known = dynamic_cast<const Error*>(&error);
       const bool worker_died = known != nullptr && known->kind() == ErrorKind::kWorkerDied;
       const std::string reason = std::string("the engine stopped: ") + error.what();
+      has_failed_ = true;
       if (known == nullptr || known->kind() != ErrorKind::kClosed)
         life_.Fail(worker_died ? Error(ErrorKind::kWorkerDied, reason, known->field()) : Error(ErrorKind::kInternal, reason));
       Inbox::Mail last = inbox_.Take();
@@ -201,6 +235,7 @@ void Engine::End() {
   lab_->End();
   requests_->HandOver(steps_->is_ahead());
   requests_->ReleaseAllRows();
+  if (saved_ != nullptr && !has_failed_) saved_->SaveAll();
   stats_->PublishEnd();
   life_.End();
 }
@@ -212,6 +247,7 @@ void Engine::Close() {
   if (thread_.joinable()) thread_.join();
   steps_.reset();  // with the trained drafters
   scheduler_.reset();
+  saved_.reset();
   cache_.reset();
   decoder_.reset();
 }

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -18,6 +20,7 @@
 #include "engine/lab.h"
 #include "engine/lifetime.h"
 #include "engine/request.h"
+#include "engine/saved_prefixes.h"
 #include "engine/stats.h"
 #include "engine/stats_collector.h"
 #include "engine/step.h"
@@ -78,6 +81,9 @@ class Engine {
   CostCurve Costs();
   // Which experts the rows of all forwards used. Throws like CommandQueue::Execute.
   ExpertCounts ExpertUses();
+  // Writes the blocks of this beginning to prefix_cache_dir, as far as the prefix cache has them; returns their number of tokens. Throws
+  // like CommandQueue::Execute, and Error(kInvalidArgument) without such a folder.
+  int64_t SavePrefix(std::span<const int32_t> token_ids, const std::string& salt);
   // Forgets all cached beginnings that nobody uses now. Throws like CommandQueue::Execute.
   void ResetPrefixCache();
   const KernelContext& context() const { return context_; }
@@ -105,6 +111,8 @@ class Engine {
   // Whether there is work. stepped: requests that run only in Step count, too.
   bool MayRun(bool stepped) const;
   void Take(Inbox::Mail& mail);
+  void Admit(Sample& leader);
+  void AdmitReady();
 
   std::unique_ptr<Decoder> decoder_;
   KernelContext context_;
@@ -115,11 +123,13 @@ class Engine {
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<StepCosts> costs_;
+  std::unique_ptr<SavedPrefixes> saved_;  // null: blocks do not outlive the engine
   std::unique_ptr<Lab> lab_;
   std::unique_ptr<ActiveRequests> requests_;
   std::unique_ptr<StepLoop> steps_;
   std::unique_ptr<StatsCollector> stats_;
-  std::mutex close_mutex_;  // held while the thread is joined
+  bool has_failed_ = false;  // the engine thread's
+  std::mutex close_mutex_;   // held while the thread is joined
   std::thread thread_;
 };
 

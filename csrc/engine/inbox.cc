@@ -59,13 +59,17 @@ bool Inbox::Step() {
   return step_did_work_;
 }
 
-Inbox::Mail Inbox::Wait(const std::function<bool()>& has_work) {
+Inbox::Mail Inbox::Wait(const std::function<bool()>& has_work, bool shortly) {
   {
     Lifetime::Lock lock = life_.Acquire();
     const auto ready = [&] { return !mail_.empty() || step_credits_ > 0 || has_work(); };
     if (!ready()) {
       pulse_.set_idle(true);
-      life_.Wait(lock, ready);
+      if (shortly) {
+        life_.WaitShortly(lock, ready);
+      } else {
+        life_.Wait(lock, ready);
+      }
     }
     pulse_.set_idle(false);
   }

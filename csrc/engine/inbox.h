@@ -40,8 +40,8 @@ class Inbox {
 
   // --- The engine thread alone.
   // Waits until there is mail or a step to make, until has_work() holds, or until the engine is closing. Takes the mail.
-  // has_work: called under the lock of Lifetime.
-  Mail Wait(const std::function<bool()>& has_work);
+  // has_work: called under the lock of Lifetime. shortly: at most for Lifetime::kCheckInterval.
+  Mail Wait(const std::function<bool()>& has_work, bool shortly = false);
   // Takes the mail without waiting.
   Mail Take();
   // Whether Step was called; the step counts as begun.

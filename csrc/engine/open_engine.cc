@@ -163,7 +163,13 @@ void OpenedEngine::Describe() {
   info_.draft_kv_bytes = groups.DraftBytes(groups.block_size()) * (config_.num_pages / groups.pages_per_block());
 }
 
-void OpenedEngine::Start(TokenBytes tokens) {
+void OpenedEngine::Start(TokenBytes tokens, SavedPrefixOptions saved_prefixes) {
+  if (!saved_prefixes.directory.empty() && model_.has_states()) {
+    throw Error(ErrorKind::kUnsupportedModel,
+                "prefix_cache_dir is for models whose layers keep K and V alone so far: this one has layers with states; leave it out",
+                "prefix_cache_dir");
+  }
+  config_.saved_prefixes = std::move(saved_prefixes);
   // A model's head may be padded beyond the tokenizer's ids.
   const size_t size = std::max(static_cast<size_t>(model_.vocab_size), tokens.bytes.size());
   tokens.bytes.resize(size);

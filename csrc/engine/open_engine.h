@@ -51,7 +51,8 @@ class OpenedEngine {
   OpenedEngine& operator=(const OpenedEngine&) = delete;
 
   // Starts the engine's thread. Call it once. tokens: the bytes of each token id; ids beyond the end have no text.
-  void Start(TokenBytes tokens);
+  // saved_prefixes: Error(kInvalidArgument) for its folder, kUnsupportedModel where layers have states.
+  void Start(TokenBytes tokens, SavedPrefixOptions saved_prefixes = {});
   // Null until Start has been called.
   Engine* engine() { return engine_.get(); }
   const Engine* engine() const { return engine_.get(); }

@@ -42,6 +42,15 @@ namespace llmi {
   X(int64_t, num_prefix_evictions, "blocks that were evicted from the prefix tree") \
   X(int64_t, num_free_state_slots, "versions of states that the pool still has room for") \
   X(int64_t, num_state_snapshots, "versions of states that the prefix tree holds: they are free as soon as they are needed") \
+  X(int64_t, num_saved_blocks, "blocks that were written to prefix_cache_dir") \
+  X(int64_t, num_unsaved_blocks, "blocks that could not be written there: the disk was full, read-only or too slow") \
+  X(int64_t, num_fetched_blocks, "blocks that were read from prefix_cache_dir") \
+  X(int64_t, num_fetches_left_out, "how often blocks were not read because computing them looked faster") \
+  X(int64_t, num_missing_blocks, "blocks of a saved beginning whose file was gone") \
+  X(int64_t, num_cut_blocks, "blocks whose file was shorter or longer than it says") \
+  X(int64_t, num_damaged_blocks, "blocks whose file has a wrong checksum or no header") \
+  X(int64_t, num_exchanged_blocks, "blocks whose file is of another text or model than its name") \
+  X(int64_t, num_late_blocks, "blocks that had not been read when computing them would have ended") \
   X(int64_t, num_shared_pages, "pages that several sequences hold") \
   X(double, wasted_share, "share of the slots in used pages that hold no token") \
   X(double, busy_time_s, "time of all steps") \
@@ -50,6 +59,7 @@ namespace llmi {
   X(int64_t, num_forward_rows, "tokens that these forwards computed") \
   X(double, num_operations, "operations of all steps by arithmetic: two for each product of a weight, or of a query or an attention weight, with a number") \
   X(double, num_read_bytes, "bytes that all steps cannot help reading: each matrix once a forward, and K and V once that a sequence's rows see") \
+  X(std::string, saved_blocks_problem, "why the first unsaved block could not be written; empty if all could") \
   X(std::string, audit, "what is wrong with the KV cache; empty if nothing is")
 // clang-format on
 

@@ -3,13 +3,14 @@
 namespace llmi {
 
 StatsCollector::StatsCollector(const Device* device, const KvCache& cache, const Scheduler& scheduler, const ActiveRequests& requests,
-                               const StepCosts& costs, StepLoop& steps, bool audits_each_step)
+                               const StepCosts& costs, StepLoop& steps, SavedPrefixes* saved, bool audits_each_step)
     : device_(device),
       cache_(cache),
       scheduler_(scheduler),
       requests_(requests),
       costs_(costs),
       steps_(steps),
+      saved_(saved),
       audits_each_step_(audits_each_step) {}
 
 void StatsCollector::Publish() {
@@ -40,6 +41,7 @@ void StatsCollector::Publish() {
     stats_.num_state_snapshots = tree->num_states();
   }
   if (const StatePool* states = cache_.states()) stats_.num_free_state_slots = states->slots().num_free();
+  if (saved_ != nullptr) saved_->Count(&stats_);
   if (audits_each_step_ && stats_.num_steps != num_audited_steps_ && stats_.audit.empty()) {
     num_audited_steps_ = stats_.num_steps;
     stats_.audit = cache_.Audit();
@@ -57,6 +59,7 @@ void StatsCollector::PublishWithPages() {
 void StatsCollector::PublishEnd() {
   steps_.Count(&stats_);
   stats_.num_finished_requests = requests_.num_finished();
+  if (saved_ != nullptr) saved_->Count(&stats_);
   board_.Publish(stats_);
 }
 

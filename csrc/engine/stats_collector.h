@@ -6,6 +6,7 @@
 #include "cache/kv_cache.h"
 #include "engine/active_requests.h"
 #include "engine/costs.h"
+#include "engine/saved_prefixes.h"
 #include "engine/stats.h"
 #include "engine/step.h"
 #include "kernels/dispatch/device.h"
@@ -16,10 +17,11 @@ namespace llmi {
 
 class StatsCollector {
  public:
+  // saved: null: blocks do not outlive the engine.
   // audits_each_step: checks the cache after every step; the first fault that is found stays in EngineStats::audit.
   // device: null on the CPU.
   StatsCollector(const Device* device, const KvCache& cache, const Scheduler& scheduler, const ActiveRequests& requests,
-                 const StepCosts& costs, StepLoop& steps, bool audits_each_step);
+                 const StepCosts& costs, StepLoop& steps, SavedPrefixes* saved, bool audits_each_step);
 
   // --- Any thread. The counters as they were published last.
   EngineStats Latest() const { return board_.Latest(); }
@@ -44,6 +46,7 @@ class StatsCollector {
   const ActiveRequests& requests_;
   const StepCosts& costs_;
   StepLoop& steps_;
+  SavedPrefixes* const saved_;
   const bool audits_each_step_;
   int64_t num_audited_steps_ = 0;
   EngineStats stats_;

@@ -62,11 +62,6 @@ ScheduledPiece PieceOf(ScheduledSequence* sequence, int64_t num_tokens) {
 
 bool Overtaken(const ScheduledSequence& sequence) { return sequence.num_overtaken >= kMaxOvertaken; }
 
-// The most tokens that may come from the prefix cache. The last token is always computed, since the next one is drawn from its row.
-int64_t MostCached(const ScheduledSequence& sequence) {
-  return std::min({sequence.num_tokens - 1, sequence.first_wanted_row, sequence.first_streamed_row});
-}
-
 template <typename Container>
 bool Erase(Container& container, ScheduledSequence* sequence) {
   const auto found = std::find(container.begin(), container.end(), sequence);
@@ -76,6 +71,10 @@ bool Erase(Container& container, ScheduledSequence* sequence) {
 }
 
 }  // namespace
+
+int64_t MostCached(const ScheduledSequence& sequence) {
+  return std::min({sequence.num_tokens - 1, sequence.first_wanted_row, sequence.first_streamed_row});
+}
 
 bool IsDecode(const ScheduledSequence& sequence) {
   return Missing(sequence) == NumLast(sequence) || (Missing(sequence) == 0 && sequence.num_drafted > 0);

@@ -73,6 +73,9 @@ struct ScheduledSequence {
 // Whether only the last known token of the sequence, and that of its companion, is not computed; or only a draft after it.
 bool IsDecode(const ScheduledSequence& sequence);
 
+// The most tokens that may come from the prefix cache. The last token is always computed, since the next one is drawn from its row.
+int64_t MostCached(const ScheduledSequence& sequence);
+
 struct ScheduledPiece {
   ScheduledSequence* sequence;
   int64_t num_new;  // tokens to compute after the first kv.num_tokens

@@ -85,6 +85,9 @@ _MODULES = {
         "UnsupportedModelError",
         "WorkerDiedError",
     ),
+    "simulation.costs": ("Costs",),
+    "simulation.result": ("SimulationResult",),
+    "simulation.run": ("simulate",),
     "training.heads": ("train_heads",),
     "outputs.errors": ("GenerationInterrupted", "RequestErrors", "StrategyErrors", "StrategyInterrupted"),
 }
@@ -167,6 +170,9 @@ if TYPE_CHECKING:
     from llmi.params.structured import StructuredOutputsParams as StructuredOutputsParams
     from llmi.requests.replay import replay as replay
     from llmi.requests.stream import TextStream as TextStream
+    from llmi.simulation.costs import Costs as Costs
+    from llmi.simulation.result import SimulationResult as SimulationResult
+    from llmi.simulation.run import simulate as simulate
     from llmi.speculation.arena import drafter_arena as drafter_arena
     from llmi.speculation.arena import speculation_forecast as speculation_forecast
     from llmi.speculation.config import LengthPolicy as LengthPolicy

@@ -24,6 +24,7 @@ from llmi.engine.ceilings import Rates
 from llmi.engine.loaded import args_for_files, log_loaded, model_info, spec_of_files
 from llmi.engine.numerics_id import numerics_id, promises_bits
 from llmi.engine.options import ENGINE, TakesOptions
+from llmi.engine.saved_prefixes import UnsavedWarning, check_prefix_options, start_options
 from llmi.errors import EngineBusyError, InvalidParamsError, call_core, from_core
 from llmi.families import ModelSpec
 from llmi.hooks.runners import BatchRunner, RequestHooks
@@ -52,7 +53,7 @@ from llmi.requests.stepping import Stepping
 from llmi.requests.stream import TextStream
 from llmi.requests.submission import Speculation, Submission
 from llmi.text.chats import ids_of_chat, is_chat, prompts_of
-from llmi.text.prompts import Prompt
+from llmi.text.prompts import Prompt, cache_salt
 from llmi.text.tokenizer import Message, Tokenizer
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
     _engine: _core.Engine  # from the end of loading on
     _router: Router | None = None
     _ranks: Ranks | None = None  # the other processes that compute the model
+    _unsaved: UnsavedWarning | None = None  # where blocks outlive the process
 
     def _open(self, given: Mapping[str, Any], layers: Sequence[int], files: OpenModel | None) -> None:  # noqa: PLR0915 (steps of loading)
         if given["data_parallel_size"] > 1:
@@ -116,6 +118,7 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
         self._batch_runner = BatchRunner(processors) if processors else None
         args = EngineArgs.of(given, batch_runner=self._batch_runner, layers=layers)
         args.validate()
+        check_prefix_options(given)
         self._no_effect |= args.no_effect()
         files = files if files is not None else open_model(by_name.resolve(model, revision))
         path = files.path
@@ -135,7 +138,14 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
             config = _core.spec_numbers(spec_text, str(path))
             token_bytes = self.tokenizer.vocab_bytes
             engine = loading.result()
-            engine.start(token_bytes=token_bytes, special=self.tokenizer.special_tokens)
+            info = engine.info()
+            digest = files.digest()
+            identity = numerics_id(info["weight_types"], info["has_quantized_layers"], args, spec.rope_choice)
+            prefixes: dict[str, Any] = {}
+            if given["prefix_cache_dir"] is not None:
+                self._unsaved = UnsavedWarning(os.fspath(given["prefix_cache_dir"]))
+                prefixes = start_options(given, path, digest(), spec_text, identity, layers, info["block_size"])
+            engine.start(token_bytes=token_bytes, special=self.tokenizer.special_tokens, **prefixes)
         except BaseException as error:  # Ctrl-C too: the engine then stops packing before its next matrix
             dropped.set()
             loading.wait()
@@ -149,7 +159,6 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
             self.tokenizer.use_chat_template(chat_template)
         self._engine = engine
         _open_engines.add(engine)
-        info = engine.info()
         self._engine_args = args
         self._spec = spec
         self._rates = Rates(info, args, _open_engines)
@@ -162,8 +171,6 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
         self._defaults: Mapping[str, Any] = generation_defaults(path, generation_config, info["max_model_len"])
         files.check_unchanged()
         self._files = files
-        digest = files.digest()
-        identity = numerics_id(info["weight_types"], info["has_quantized_layers"], args, spec.rope_choice)
         self.model_info = model_info(config, info, path, digest, identity, len(layers) or config["num_layers"])
         as_stored = bool(spec.quantization) and args.dtype == "auto" and args.quantization is None
         unpacked = unpacked_of(_core.model_tensors(files.core, spec.quantization)) if as_stored else {}
@@ -462,10 +469,27 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
         """Forgets the cached beginnings that no running request or sequence uses."""
         call_core(self._engine.reset_prefix_cache)
 
+    def save_prefix(self, prompt: Prompt) -> int:
+        """Writes a beginning to prefix_cache_dir now, and computes it if it must; returns how many of its tokens are there: whole blocks.
+
+        prompt : str, list of int or dict, as in generate; a dict may have a "cache_salt".
+        """
+        if self._unsaved is None:
+            raise InvalidParamsError("save_prefix: this LLM has no prefix_cache_dir", "prefix_cache_dir")
+        output = self.generate([prompt], SamplingParams(max_tokens=1, temperature=0, detokenize=False), use_tqdm=False)[0]
+        saved = call_core(self._engine.save_prefix, output.prompt_token_ids, cache_salt(prompt))
+        self._look_at_unsaved()
+        return saved
+
+    def _look_at_unsaved(self) -> None:
+        if self._unsaved is not None:
+            self._unsaved.look(self._engine.latest_stats())
+
     def close(self) -> None:
         """End all requests and give back weights and cache. Outputs stay; later calls raise EngineClosedError."""
         if "_engine" in self.__dict__:  # else loading failed
             self._engine.close()
+            self._look_at_unsaved()
         if self._ranks is not None:
             self._ranks.close()
         if self._router is not None:
@@ -542,6 +566,7 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
         self._run_to_end(call, use_tqdm)
         # Other threads set last_outputs too: this call returns its own.
         outputs = self.last_outputs = call.outputs()
+        self._look_at_unsaved()
         call.raise_errors()
         return outputs
 

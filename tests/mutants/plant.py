@@ -20,9 +20,10 @@ import bugs_of_decoding
 import bugs_of_numbers
 import bugs_of_ranks
 import bugs_of_the_surface
+import bugs_of_tiers
 
 ROOT = Path(__file__).parents[2]
-MUTANTS = [*bugs_of_numbers.BUGS, *bugs_of_decoding.BUGS, *bugs_of_ranks.BUGS, *bugs_of_the_surface.BUGS]
+MUTANTS = [*bugs_of_numbers.BUGS, *bugs_of_decoding.BUGS, *bugs_of_ranks.BUGS, *bugs_of_the_surface.BUGS, *bugs_of_tiers.BUGS]
 
 
 def run(command: list[str], cwd: Path, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

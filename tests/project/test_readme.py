@@ -110,8 +110,9 @@ def test_notebooks(path: Path, tmp_path: Path, smollm_path: Path, monkeypatch: p
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
 
 
-def test_python_blocks_of_docs_parallel() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/parallel.md").read_text(), re.DOTALL)
-    assert len(blocks) == 2
+@pytest.mark.parametrize("page, count", [("docs/parallel.md", 2), ("docs/tiers.md", 1), ("docs/simulator.md", 1)])
+def test_python_blocks_of_docs(page: str, count: int) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    assert len(blocks) == count
     for block in blocks:
-        exec(compile(block, "docs/parallel.md", "exec"), {})
+        exec(compile(block, page, "exec"), {})

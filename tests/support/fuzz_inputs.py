@@ -664,6 +664,40 @@ def spec(rng: random.Random, folder: Path) -> list[Call]:
     return [_core_call(call) for call in calls]
 
 
+def prefixes(rng: random.Random, folder: Path) -> list[Call]:
+    """A folder of saved prefixes, some of whose files were changed, cut, exchanged or made up."""
+    from llmi import LLM
+    from llmi.engine.saved_prefixes import remove_prefixes, saved_prefixes
+    from llmi.testing import tiny_model
+
+    model, place = tiny_model(path=folder / "model"), folder / "prefixes"
+    prompt = [rng.randrange(3, 250) for _ in range(100)]
+    engine: dict[str, Any] = {"prefix_cache_dir": place, "kv_cache_memory_bytes": 1 << 20, "max_model_len": 160, "num_threads": 1}
+    with LLM(model, **engine) as llm:
+        plain = llm.generate(prompt, max_tokens=4, temperature=0)[0].outputs[0].token_ids
+    paths = sorted(place.iterdir())
+    for _ in range(rng.randrange(1, 6)):
+        path = rng.choice(paths)
+        data = bytearray(path.read_bytes())
+        kind = rng.randrange(4)
+        if kind == 0 and data:
+            at = rng.randrange(rng.choice([16, 120, 400, len(data)])) % len(data)
+            data[at : at + 8] = struct.pack("<Q", rng.choice([0, 1, 2**31, 2**63, 2**64 - 1, rng.randrange(2**64)]))
+        elif kind == 1:
+            data = data[: rng.randrange(len(data) + 1)]
+        elif kind == 2:
+            data = bytearray(rng.choice(paths).read_bytes())
+        else:
+            data = bytearray(rng.randbytes(rng.randrange(500)))
+        path.write_bytes(data)
+
+    def generate() -> None:
+        with LLM(model, **engine) as llm:
+            assert llm.generate(prompt, max_tokens=4, temperature=0)[0].outputs[0].token_ids == plain
+
+    return [lambda: saved_prefixes(place), generate, lambda: remove_prefixes(place, "all")]
+
+
 AREAS: dict[str, Callable[[random.Random, Path], list[Call]]] = {
     "config": config,
     "tokenizer": tokenizer,
@@ -674,4 +708,5 @@ AREAS: dict[str, Callable[[random.Random, Path], list[Call]]] = {
     "checkpoints": checkpoints,
     "arguments": arguments,
     "spec": spec,
+    "prefixes": prefixes,
 }

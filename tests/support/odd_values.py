@@ -371,6 +371,8 @@ ENGINE = {
     "gpu_memory_utilization": "number",
     "enable_chunked_prefill": "flag",
     "enable_prefix_caching": "flag",
+    "prefix_cache_dir": "path or text",
+    "prefix_cache_disk_bytes": "integer",
     "state_snapshot_interval": "integer",
     "scheduling_policy": "objects",
     "waiting_served_ratio": "maybe number",

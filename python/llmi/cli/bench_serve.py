@@ -79,7 +79,8 @@ def _counts(text: str) -> list[int]:
     return [int(part[:20]) for part in parts]
 
 
-def _bounds(texts: list[str]) -> dict[str, float]:
+def bounds_of(texts: list[str]) -> dict[str, float]:
+    """Bounds of goodput in ms, from NAME:MS."""
     bounds = {}
     for text in texts:
         name, _, value = text.partition(":")
@@ -112,7 +113,7 @@ def bench_serve(arguments: argparse.Namespace) -> int:
         endpoint=arguments.endpoint,
         ignore_eos=arguments.ignore_eos,
         stream=not arguments.no_stream,
-        goodput=_bounds(arguments.goodput) if hasattr(arguments, "goodput") else None,
+        goodput=bounds_of(arguments.goodput) if hasattr(arguments, "goodput") else None,
         api_key=_key(arguments),
         max_concurrency=concurrencies[0] if concurrencies else None,
         **given,

@@ -1,4 +1,4 @@
-"""The command line: llmi chat | generate | embed | serve | batch | inspect | doctor | bench | eval | quantize | train-heads |
+"""The command line: llmi chat | generate | embed | serve | batch | inspect | doctor | bench | eval | quantize | simulate | train-heads |
 conformance | replay | cache."""
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from llmi.cli.quantize import add_quantize_options, run_quantize
 from llmi.cli.sampling_flags import add_flags, given
 from llmi.cli.serve import add_options as add_serve_options
 from llmi.cli.serve import run_serve
+from llmi.cli.simulate import add_options as add_simulate_options
+from llmi.cli.simulate import simulate_command
 from llmi.cli.structured_flags import add_structured_flags, structured
 from llmi.cli.train_heads import add_train_options, train
 from llmi.errors import InvalidParamsError, LlmiError
@@ -95,6 +97,13 @@ def _parser() -> argparse.ArgumentParser:
             description="Writes a GGUF file with smaller matrices. Equal inputs give equal bytes; `llmi replay OUT -m MODEL` checks it.",
         )
     )
+    add_simulate_options(
+        commands.add_parser(
+            "simulate",
+            help="what a load would take, without running it",
+            description="A trace on llmi's own scheduler and cache under a clock of their own.",
+        )
+    )
     training = commands.add_parser(
         "train-heads",
         help="a drafter for a model, trained on its own text",
@@ -161,6 +170,12 @@ def _add_bench(commands: argparse._SubParsersAction[_Parser]) -> None:
     bench.add_argument("--rounds", type=int, default=3, help="times each work is measured")
     bench.add_argument("--output", help="write the result here, as JSON", default=argparse.SUPPRESS)
     bench.add_argument(
+        "--costs",
+        metavar="FILE",
+        help="measure what steps take, and nothing else, and write it here for `llmi simulate`",
+        default=argparse.SUPPRESS,
+    )
+    bench.add_argument(
         "--price", type=parse_rate, metavar="PER_HOUR", default=argparse.SUPPRESS, help="of this machine: tells what a million tokens cost"
     )
     _add_model_options(bench, "bench")
@@ -174,6 +189,9 @@ def _add_cache(commands: argparse._SubParsersAction[_Parser]) -> None:
     actions.add_parser("list", help="what is in the cache, and in the hub's")
     remove = actions.add_parser("rm", help="delete a model from the cache")
     remove.add_argument("name", help="as `llmi cache list` shows it")
+    prefixes = actions.add_parser("prefixes", help="saved prefixes in a folder (prefix_cache_dir): list and delete them")
+    prefixes.add_argument("folder", metavar="DIR", help="the folder")
+    prefixes.add_argument("--rm", metavar="NAME", help="delete the prefix of this name, or all", default=None)
     get = actions.add_parser("get", help="fetch a model")
     get.add_argument("name", help="a name that llmi knows, or one of the hub")
 
@@ -301,6 +319,11 @@ def _bench(arguments: argparse.Namespace) -> int:
     if hasattr(arguments, "output") and not Path(arguments.output).parent.is_dir():
         raise InvalidParamsError(f"--output: there is no folder {Path(arguments.output).parent}", "output")
     with _load(arguments, enable_prefix_caching=False) as llm:
+        if hasattr(arguments, "costs"):
+            from llmi.simulation.costs import measure_costs
+
+            measure_costs(llm).save(arguments.costs)
+            return 0
         report = run_bench(llm, arguments.rounds, getattr(arguments, "price", None))
     show(str(report))
     if hasattr(arguments, "output"):
@@ -329,6 +352,21 @@ def _replay(arguments: argparse.Namespace) -> int:
     return 0 if check else 1
 
 
+def _prefixes(folder: str, removed: str | None) -> None:
+    import time
+
+    from llmi.engine.saved_prefixes import remove_prefixes, saved_prefixes
+
+    if removed is not None:
+        show(f"removed {remove_prefixes(folder, removed):,} blocks")
+        return
+    prefixes = saved_prefixes(folder)
+    for prefix in prefixes:
+        used = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(prefix.last_use_s))
+        show(f"{prefix.name}  {prefix.num_tokens:8,} tokens  {prefix.num_bytes / 1e6:8.1f} MB  {used}  {prefix.model}")
+    show(f"{len(prefixes)} prefixes; each has the bytes of all its blocks, also of those that others share")
+
+
 def _cache(arguments: argparse.Namespace) -> int:
     from llmi.models import by_name, catalogue, hub
 
@@ -336,12 +374,14 @@ def _cache(arguments: argparse.Namespace) -> int:
         show(f"removed {by_name.remove_cached(arguments.name)}")
     elif arguments.action == "get":
         show(str(by_name.resolve(arguments.name)))
+    elif arguments.action == "prefixes":
+        _prefixes(arguments.folder, arguments.rm)
     elif arguments.action == "list":
         for name, path, num_bytes in [*by_name.cached_models(), *hub.cached_models()]:
             show(f"{name:28} {num_bytes / 1e6:8.0f} MB  {path}")
         show(f"cache: {catalogue.cache_dir()}; known names: {', '.join(sorted(catalogue.NAMED_MODELS))}")
     else:
-        raise InvalidParamsError("llmi cache needs an action: list, get or rm (llmi cache --help)")
+        raise InvalidParamsError("llmi cache needs an action: list, get, rm or prefixes (llmi cache --help)")
     return 0
 
 
@@ -356,6 +396,7 @@ COMMANDS = {
     "bench": _bench,
     "eval": run_eval,
     "quantize": run_quantize,
+    "simulate": simulate_command,
     "train-heads": lambda arguments: train(arguments, _load),
     "conformance": conformance,
     "replay": _replay,

@@ -44,7 +44,13 @@ def _is_number(option: Option) -> bool:
 def _metavar(option: Option) -> str:
     if option.words:
         return f"{{{','.join(option.words)}}}"
-    names = {"activation_bits": "{8,16}", "speculative_config": "JSON", "hf_overrides": "JSON", "chat_template": "FILE"}
+    names = {
+        "activation_bits": "{8,16}",
+        "speculative_config": "JSON",
+        "hf_overrides": "JSON",
+        "chat_template": "FILE",
+        "prefix_cache_dir": "DIR",
+    }
     return names.get(option.name, "N" if _is_number(option) else "TEXT")
 
 

@@ -185,6 +185,23 @@ class TakesOptions:
                 passed_on=True,
             ),
         ] = True,
+        prefix_cache_dir: Annotated[
+            str | os.PathLike[str] | None,
+            about(
+                Maybe(Place()),
+                "A folder in which blocks of the prefix cache outlive the process: the next one with the same model and arithmetic reads"
+                " them instead of computing them. It must belong to this user alone. None: they end with the process.",
+                flag_of=_SERVERS,
+            ),
+        ] = None,
+        prefix_cache_disk_bytes: Annotated[
+            int,
+            about(
+                Whole(1 << 20, _BYTES, "an integer of 1,048,576 or more"),
+                "Most bytes in prefix_cache_dir; the least recently used blocks go first.",
+                flag_of=_SERVERS,
+            ),
+        ] = 4 << 30,
         state_snapshot_interval: Annotated[
             int,
             about(

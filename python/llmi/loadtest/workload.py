@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ _WORDS = [
 ]  # fmt: skip
 _TRACE_KEYS = {"timestamp", "input_length", "output_length", "hash_ids", "prompt"}
 _DATASET_KEYS = {"prompt", "messages", "max_tokens"}
-_HASH_BLOCK = 512  # tokens that one hash id of a trace stands for
+HASH_BLOCK = 512  # tokens that one hash id of a trace stands for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,16 +82,24 @@ def _blocks(entry: dict[str, Any], length: int, where: str) -> list[int]:
     blocks = entry.get("hash_ids", [])
     if not isinstance(blocks, list) or not all(type(block) is int for block in blocks):
         raise bad(f"{where}: hash_ids must be a list of whole numbers, not {json.dumps(blocks)[:80]}", "trace")
-    if (len(blocks) - 1) * _HASH_BLOCK >= length:
-        raise bad(f"{where}: hash_ids has {len(blocks)} blocks of {_HASH_BLOCK} tokens, more than input_length = {length:,} needs", "trace")
+    if (len(blocks) - 1) * HASH_BLOCK >= length:
+        raise bad(f"{where}: hash_ids has {len(blocks)} blocks of {HASH_BLOCK} tokens, more than input_length = {length:,} needs", "trace")
     return blocks
 
 
-def _trace(settings: LoadSettings, path: Path) -> Iterator[tuple[float, str, int]]:
-    """Time, prompt and most tokens. `timestamp` is in ms; each of `hash_ids` is a block of 512 tokens, equal ids give equal text."""
-    last = 0.0
+def trace_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a trace's file, and where each stands."""
     for number, entry in _lines(path, "trace", _TRACE_KEYS):
-        where = f"{path}:{number}"
+        yield f"{path}:{number}", entry
+
+
+def checked_trace(lines: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[tuple[float, dict[str, Any], str]]:
+    """Time in seconds, fields and place of each line. Raises InvalidParamsError with the line's place.
+
+    `timestamp` is in ms; each of `hash_ids` is a block of 512 tokens, equal ids give equal text.
+    """
+    last = 0.0
+    for where, entry in lines:
         stamp = entry.get("timestamp")
         if isinstance(stamp, bool) or not isinstance(stamp, int | float) or not last <= stamp < 1e12:
             raise bad(f"{where}: timestamp must be a number of ms that does not go back (the last one is {last:g}), not {stamp!r}", "trace")
@@ -99,18 +107,26 @@ def _trace(settings: LoadSettings, path: Path) -> Iterator[tuple[float, str, int
         if "prompt" in entry:
             if "hash_ids" in entry:
                 raise bad(f"{where} must not have both prompt and hash_ids: each says what the text is", "trace")
-            prompt = _text(entry, where, "trace")
+            _text(entry, where, "trace")
         else:
-            prompt = _made_prompt(settings, entry, where, number)
-        yield last / 1e3, prompt, _count(entry, "output_length", where, "trace")
+            _blocks(entry, _count(entry, "input_length", where, "trace"), where)
+        _count(entry, "output_length", where, "trace")
+        yield last / 1e3, entry, where
 
 
-def _made_prompt(settings: LoadSettings, entry: dict[str, Any], where: str, number: int) -> str:
+def _trace(settings: LoadSettings, path: Path) -> Iterator[tuple[float, str, int]]:
+    """Time, prompt and most tokens."""
+    for number, (time_s, entry, _) in enumerate(checked_trace(trace_lines(path)), 1):
+        prompt = entry["prompt"] if "prompt" in entry else _made_prompt(settings, entry, number)
+        yield time_s, prompt, entry["output_length"]
+
+
+def _made_prompt(settings: LoadSettings, entry: dict[str, Any], number: int) -> str:
     """Words for a line of a trace that has lengths alone: those of its blocks, then those of the line."""
-    length = _count(entry, "input_length", where, "trace")
+    length = entry["input_length"]
     words: list[str] = []
-    for block in _blocks(entry, length, where):
-        words += _words(random.Random(f"block {settings.seed} {block}"), _HASH_BLOCK).split()
+    for block in entry.get("hash_ids", []):
+        words += _words(random.Random(f"block {settings.seed} {block}"), HASH_BLOCK).split()
     source = random.Random(f"trace {settings.seed} {number}")
     words += [source.choice(_WORDS) for _ in range(length - len(words))]
     return " ".join(words[:length])

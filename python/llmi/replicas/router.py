@@ -214,7 +214,8 @@ class Router:
         found += [] if self._local is None else [call_core(self._local.latest_stats)]
         names = {name for stats in found for name, value in stats.items() if isinstance(value, int | float)}
         sums = {name: sum(stats.get(name, 0) for stats in found) for name in names}
-        return {**sums, "audit": "; ".join(str(stats["audit"]) for stats in found if stats.get("audit"))}
+        texts = {name: "; ".join(str(stats[name]) for stats in found if stats.get(name)) for name in ("audit", "saved_blocks_problem")}
+        return {**sums, **texts}
 
     def close(self) -> None:
         """Ends all processes. Their requests end as those of a closed engine do."""

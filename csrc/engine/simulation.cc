@@ -1,0 +1,155 @@
+#include "engine/simulation.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/errors.h"
+#include "engine/prompt_budget.h"
+
+namespace llmi {
+
+SimulatedEngine::SimulatedEngine(const KvGroups& groups, const SimulatedConfig& config)
+    : config_(config), cache_(groups, config.num_pages, nullptr, {}, false), scheduler_(config.scheduler, &cache_) {
+  if (config.prefix_caching) cache_.EnablePrefixCache(1);
+  cache_.set_reclaimer([this] { return scheduler_.DropWaitingCache(); });
+}
+
+SimulatedEngine::~SimulatedEngine() {
+  for (const std::unique_ptr<Running>& running : running_) {
+    if (running != nullptr) cache_.Free(&running->scheduled.kv);
+  }
+}
+
+void SimulatedEngine::Add(SimulatedRequest request) {
+  const auto num_tokens = static_cast<int64_t>(request.tokens.size()) + request.num_output;
+  CheckArgument(!request.tokens.empty() && request.num_output >= 1, "a request has a token of a prompt and one of an output at least");
+  CheckArgument(requests_.empty() || request.arrival_s >= requests_.back().arrival_s, "arrivals go back");
+  const int64_t pages = cache_.groups().MaxPages(num_tokens, config_.scheduler.max_num_batched_tokens);
+  if (pages > cache_.pool().num_pages()) {
+    throw Error(ErrorKind::kInvalidArgument, "a request of " + std::to_string(num_tokens) + " tokens needs " + std::to_string(pages) +
+                                                 " pages, and the pool has " + std::to_string(cache_.pool().num_pages()));
+  }
+  if (!config_.scheduler.chunked_prefill && static_cast<int64_t>(request.tokens.size()) > config_.scheduler.max_num_batched_tokens) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "a prompt of " + std::to_string(request.tokens.size()) + " tokens is longer than a step, and chunked prefill is off");
+  }
+  requests_.push_back(std::move(request));
+  ++num_under_way_;
+}
+
+// Queues the requests that have come.
+void SimulatedEngine::Take() {
+  for (; num_taken_ < requests_.size() && requests_[num_taken_].arrival_s <= now_s_; ++num_taken_) {
+    SimulatedRequest& request = requests_[num_taken_];
+    auto running = std::make_unique<Running>();
+    running->request = &request;
+    running->num_left = request.num_output;
+    ScheduledSequence& scheduled = running->scheduled;
+    scheduled.arrival = num_taken_;
+    scheduled.priority = request.priority;
+    scheduled.max_new_tokens = request.num_output;
+    scheduled.num_tokens = static_cast<int64_t>(request.tokens.size());
+    scheduled.token_ids = &request.tokens;
+    cache_.Init(&scheduled.kv);
+    scheduler_.Add(&scheduled);
+    running_.push_back(std::move(running));
+  }
+}
+
+void SimulatedEngine::RunUntil(double time_s) {
+  while (true) {
+    if (!scheduler_.HasWork()) {
+      if (num_taken_ == requests_.size()) return;
+      now_s_ = std::max(now_s_, requests_[num_taken_].arrival_s);
+    }
+    if (now_s_ >= time_s) return;
+    Take();
+    Step();
+  }
+}
+
+void SimulatedEngine::RunToEnd() {
+  while (num_under_way_ > 0) {
+    if (!scheduler_.HasWork()) now_s_ = std::max(now_s_, requests_[num_taken_].arrival_s);
+    Take();
+    Step();
+  }
+}
+
+// As the engine's (engine/scheduling.cc), by the formula's times.
+int64_t SimulatedEngine::PromptBudget() const {
+  if (!config_.streams) return INT64_MAX;
+  int64_t num_decodes = 0;
+  bool has_prompt = !scheduler_.waiting().empty();
+  for (const ScheduledSequence* sequence : scheduler_.running()) {
+    if (sequence->finished) continue;
+    if (IsDecode(*sequence)) {
+      ++num_decodes;
+    } else {
+      has_prompt = true;
+    }
+  }
+  if (num_decodes == 0 || !has_prompt) return INT64_MAX;
+  return PromptBudgetOf(config_.costs.rows, 1, 1, num_decodes, config_.scheduler.max_num_batched_tokens);
+}
+
+void SimulatedEngine::Step() {
+  const std::vector<ScheduledPiece> pieces = scheduler_.Schedule(PromptBudget());
+  if (pieces.empty()) {  // rows of a static batch that have all ended
+    scheduler_.EndStep();
+    CheckInternal(++num_empty_steps_ <= 2, "work is queued but nothing can be scheduled");
+    return;
+  }
+  num_empty_steps_ = 0;
+  SimulatedStep step;
+  step.start_s = now_s_;
+  for (const ScheduledPiece& piece : pieces) {
+    step.num_rows += piece.num_rows();
+    (IsDecode(*piece.sequence) ? step.num_decodes : step.num_prompt_tokens) += piece.num_rows();
+  }
+  scheduler_.Commit(pieces);
+  for (const ScheduledPiece& piece : pieces) step.kv_tokens += piece.sequence->kv.num_tokens;
+  step.seconds = config_.costs.Seconds(step.num_rows, step.kv_tokens);
+  step.used_pages = cache_.pool().num_pages() - cache_.num_available();
+  now_s_ += step.seconds;
+  steps_.push_back(step);
+  for (const ScheduledPiece& piece : pieces) {
+    Running& running = *running_[piece.sequence->arrival];
+    ScheduledSequence& sequence = running.scheduled;
+    if (sequence.finished || sequence.kv.num_tokens < sequence.num_tokens) continue;
+    SimulatedRequest& request = *running.request;
+    if (request.first_token_s < 0) request.first_token_s = now_s_;
+    // A token that no prompt has, since an output is known to nobody.
+    request.tokens.push_back(-1 - static_cast<int32_t>(sequence.arrival & 0x3fffffff));
+    ++sequence.num_tokens;
+    --sequence.max_new_tokens;
+    if (--running.num_left == 0) Finish(running);
+  }
+  scheduler_.EndStep();
+  if (config_.scheduler.policy != SchedulingPolicy::kStatic) return;
+  for (std::unique_ptr<Running>& running : running_) {  // rows that have left together
+    if (running == nullptr || !running->scheduled.finished || scheduler_.Contains(&running->scheduled)) continue;
+    cache_.Free(&running->scheduled.kv);
+    running = nullptr;
+  }
+}
+
+void SimulatedEngine::Finish(Running& running) {
+  SimulatedRequest& request = *running.request;
+  request.end_s = now_s_;
+  request.num_cached = running.scheduled.num_cached;
+  request.num_preemptions = running.scheduled.num_preemptions;
+  --num_under_way_;
+  ScheduledSequence& sequence = running.scheduled;
+  if (config_.scheduler.policy == SchedulingPolicy::kStatic) {
+    sequence.finished = true;
+    sequence.num_tokens = sequence.kv.num_tokens;
+    return;
+  }
+  scheduler_.Remove(&sequence);
+  cache_.Free(&sequence.kv);
+  running_[sequence.arrival] = nullptr;
+}
+
+}  // namespace llmi

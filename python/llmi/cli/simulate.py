@@ -1,0 +1,55 @@
+"""`llmi simulate`: what a trace would take."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from llmi.cli.bench_serve import bounds_of
+from llmi.cli.console import show
+from llmi.engine.options import POLICIES
+from llmi.errors import InvalidParamsError
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The flags of `llmi simulate`."""
+    unset: dict[str, Any] = {"default": argparse.SUPPRESS}
+    parser.add_argument("trace", metavar="TRACE", type=Path, help="JSONL as `llmi bench serve --trace` reads it, with input_length")
+    parser.add_argument("-m", "--model", help="a model or, with --costs, a config.json", **unset)
+    parser.add_argument("--policy", choices=POLICIES, default="fcfs", help="which waiting request runs next")
+    parser.add_argument("--costs", metavar="FILE", help="what steps take, from `llmi bench --costs` (default: measured here)", **unset)
+    parser.add_argument("--replicas", type=int, default=1, help="engines")
+    parser.add_argument("--max-num-seqs", type=int, default=256, help="most sequences in a step")
+    parser.add_argument("--max-num-batched-tokens", type=int, default=2048, help="most tokens in a step")
+    parser.add_argument("--kv-cache-memory-bytes", type=int, help="of each engine's cache; needed with --costs", **unset)
+    parser.add_argument("--goodput", nargs="+", metavar="NAME:MS", help="bounds for goodput: ttft:1000 tpot:100 e2el:5000", **unset)
+    parser.add_argument("--output", metavar="FILE", type=Path, help="write the requests here, as CSV", **unset)
+
+
+def simulate_command(arguments: argparse.Namespace) -> int:
+    """Runs it."""
+    from llmi.simulation.run import simulate
+
+    result = simulate(
+        arguments.trace,
+        model=getattr(arguments, "model", None),
+        policy=arguments.policy,
+        costs=getattr(arguments, "costs", None),
+        replicas=arguments.replicas,
+        max_num_seqs=arguments.max_num_seqs,
+        max_num_batched_tokens=arguments.max_num_batched_tokens,
+        kv_cache_memory_bytes=getattr(arguments, "kv_cache_memory_bytes", None),
+        slo=bounds_of(arguments.goodput) if hasattr(arguments, "goodput") else None,
+    )
+    show(str(result))
+    if hasattr(arguments, "output"):
+        names = list(result.requests)
+        lines = [",".join(names)] + [
+            ",".join(map(str, row)) for row in zip(*(result.requests[name].tolist() for name in names), strict=True)
+        ]
+        try:
+            arguments.output.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise InvalidParamsError(f"--output: {arguments.output} cannot be written: {error.strerror}", "output") from None
+    return 0

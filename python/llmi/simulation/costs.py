@@ -1,0 +1,148 @@
+"""What a step takes: measured on this machine, read from a file, or a formula."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import random
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from llmi.errors import InvalidParamsError
+from llmi.llm import LLM
+from llmi.params.sampling import SamplingParams
+
+_FORMAT = "llmi-costs-1"
+_PROMPTS = (64, 256, 1024)  # rows of the prompts that are measured
+_DECODES = 24  # tokens of the decodes that are measured
+_ROUNDS = 3
+_MOST_POINTS = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """Seconds of a step = those of its rows, by `points`, + `kv_s` for each token of K and V that its sequences have after it.
+
+    Parameters
+    ----------
+    points : sequence of (int, float)
+        Rows and seconds, rows ascending; linear between two points and beyond the last two. A point below its left neighbour counts as that
+        one: more rows never take less.
+    kv_s : float
+    note : str
+        Of what and where it was measured.
+
+    Raises
+    ------
+    InvalidParamsError
+    """
+
+    points: tuple[tuple[int, float], ...]
+    kv_s: float = 0.0
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        points = tuple((rows, seconds) for rows, seconds in self.points)
+        if not 1 <= len(points) <= _MOST_POINTS:
+            raise _bad(f"needs from 1 to {_MOST_POINTS:,} points (rows, seconds), not {len(points):,}")
+        last = 0
+        for rows, seconds in points:
+            if type(rows) is not int or not last < rows < 2**31:
+                raise _bad(f"rows are whole numbers that ascend, and {rows!r} follows {last}")
+            _check_seconds("a point", seconds, positive=True)
+            last = rows
+        _check_seconds("kv_s", self.kv_s, positive=False)
+        object.__setattr__(self, "points", tuple((rows, float(seconds)) for rows, seconds in points))
+        object.__setattr__(self, "kv_s", float(self.kv_s))
+
+    @classmethod
+    def formula(cls, base_s: float, row_s: float, kv_s: float = 0.0) -> Costs:
+        """base_s + row_s x rows + kv_s x tokens of K and V."""
+        _check_seconds("base_s", base_s, positive=False)
+        _check_seconds("row_s", row_s, positive=False)
+        return cls(((1, base_s + row_s), (2, base_s + 2 * row_s)), kv_s, f"{base_s:g} + {row_s:g} rows + {kv_s:g} kv")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Costs:
+        """From a file that `save` or `llmi bench --costs` wrote, or that holds base_s, row_s and kv_s."""
+        try:
+            found = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise _bad(f"{os.fspath(path)} cannot be read: {error}") from None
+        return cls.of(found)
+
+    @classmethod
+    def of(cls, given: object) -> Costs:
+        """Costs, a path, or a mapping as a file holds it."""
+        if isinstance(given, Costs):
+            return given
+        if isinstance(given, str | os.PathLike):
+            return cls.load(given)
+        if not isinstance(given, Mapping):
+            raise _bad(f"is Costs, a file or a mapping, not {type(given).__name__}")
+        names = set(given)
+        if names <= {"base_s", "row_s", "kv_s"} and {"base_s", "row_s"} <= names:
+            return cls.formula(**given)
+        if given.get("format") != _FORMAT or names - {"format", "points", "kv_s", "note"} or not isinstance(given.get("points"), list):
+            raise _bad(
+                f"holds base_s, row_s and kv_s, or format {_FORMAT!r} with points and kv_s; it has {', '.join(map(str, names))[:80]}"
+            )
+        if not all(isinstance(point, list) and len(point) == 2 for point in given["points"]):
+            raise _bad("points are pairs [rows, seconds]")
+        return cls(tuple((rows, seconds) for rows, seconds in given["points"]), given.get("kv_s", 0.0), str(given.get("note", "")))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes JSON."""
+        text = json.dumps({"format": _FORMAT, "points": [list(point) for point in self.points], "kv_s": self.kv_s, "note": self.note})
+        try:
+            Path(path).write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise _bad(f"{os.fspath(path)} cannot be written: {error.strerror}") from None
+
+
+def _bad(why: str) -> InvalidParamsError:
+    return InvalidParamsError(f"costs: {why}", "costs")
+
+
+def _check_seconds(name: str, value: object, *, positive: bool) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0 or (positive and value == 0):
+        raise _bad(f"{name}: {value!r} are no seconds; a number {'above 0' if positive else 'of 0 or more'} is")
+
+
+def measure_costs(llm: LLM) -> Costs:
+    """Measures a model on this machine, in a few seconds: steps of few rows, prompts, and decodes behind a long context.
+
+    Nothing else should run. The prefix cache may be on: each prompt is new.
+    """
+    source = random.Random(0)
+    params = SamplingParams(temperature=0, ignore_eos=True, detokenize=False)
+    info = llm.model_info
+    most = min(info.max_model_len - _DECODES - 2, llm._engine_args.max_num_batched_tokens)
+
+    def seconds(num_tokens: int, max_tokens: int) -> float:
+        best = math.inf
+        for _ in range(_ROUNDS):
+            prompt = [source.randrange(info.vocab_size) for _ in range(num_tokens)]
+            start = time.perf_counter()
+            llm.generate([prompt], params.replace(max_tokens=max_tokens), use_tqdm=False)
+            best = min(best, time.perf_counter() - start)
+        return best
+
+    curve = llm.cost_curve()
+    if not curve:
+        raise _bad("the KV cache has no room for a measurement; give more kv_cache_memory_bytes")
+    long, short = max(1, min(_PROMPTS[-1], most)), 1
+    kv_s = 0.0
+    if long > short:
+        steps = (seconds(long, _DECODES + 1) - seconds(long, 1)) - (seconds(short, _DECODES + 1) - seconds(short, 1))
+        kv_s = max(0.0, steps / _DECODES / (long - short))
+    points = {rows: at - kv_s * rows for rows, at in curve.items()}
+    points |= {rows: seconds(rows, 1) - kv_s * rows for rows in _PROMPTS if max(curve) < rows <= most}
+    rising, last = [], 1e-9
+    for rows, at in sorted(points.items()):
+        last = max(last, at)
+        rising.append((rows, last))
+    return Costs(tuple(rising), kv_s, f"{Path(info.path).name}, {info.numerics_id}, {llm._num_threads} threads")

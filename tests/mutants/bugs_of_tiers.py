@@ -1,0 +1,49 @@
+"""Planted bugs in saved prefixes and in the simulator."""
+
+from __future__ import annotations
+
+from mutant import Mutant
+
+_SAVED = "cache/test_saved_prefixes.py"
+_SIMULATED = "engine/test_simulation.py"
+
+BUGS = [
+    Mutant("a salt is left out", "csrc/cache", "RootKey", "hash.Add(salt.data(), salt.size());", "", _SAVED),
+    Mutant("the model is left out", "csrc/cache", "RootKey", "hash.Add(identity.data(), identity.size());", "", _SAVED),
+    Mutant(
+        "the same tokens at another position are taken",
+        "csrc/cache",
+        "IsOfSameBlock",
+        "root == other.root && parent == other.parent && index == other.index &&",
+        "",
+        _SAVED,
+    ),
+    Mutant(
+        "a block that a window has passed is taken as there",
+        "csrc/cache",
+        "AppendSaved",
+        "if (has_group[g] == 0) GiveBackGroup(sequence, g, index + 1);",
+        "",
+        _SAVED,
+    ),
+    Mutant("a block of the neighbouring layers", "csrc/cache", "AppendSaved", "from += range.num_bytes;", "", _SAVED),
+    Mutant(
+        "a checksum is not looked at",
+        "csrc/cache",
+        "ParseBlock",
+        "start.checksum != Checksum(",
+        "false && start.checksum != Checksum(",
+        _SAVED,
+    ),
+    Mutant("others may write the folder", "csrc/cache", "CheckOwner", "(S_IWGRP | S_IWOTH)", "0", _SAVED),
+    Mutant("the newest blocks go first", "csrc/cache", "MakeRoom", "a.used.tv_nsec) < std::pair", "a.used.tv_nsec) > std::pair", _SAVED),
+    Mutant("a step is charged twice", "csrc/engine", "Step", "now_s_ += step.seconds;", "now_s_ += 2 * step.seconds;", _SIMULATED),
+    Mutant(
+        "the clock runs on while nothing is there",
+        "csrc/engine",
+        "RunToEnd",
+        "now_s_ = std::max(now_s_, requests_[num_taken_].arrival_s);",
+        "now_s_ = std::max(now_s_, requests_[num_taken_].arrival_s) + 0.01;",
+        _SIMULATED,
+    ),
+]
