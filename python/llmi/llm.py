@@ -129,7 +129,7 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
         spec_text = spec.to_json()
         speculation, self._eagle, self._medusa, drafters = self._load_drafts(given["speculative_config"], files, spec, layers)
         options = {**args.for_core(), **drafters}
-        if given["tensor_parallel_size"] > 1 or given["tensor_split"] is not None:
+        if given["tensor_parallel_size"] > 1 or given["tensor_split"] is not None or given["distributed_executor_backend"] == "mpi":
             options |= self._start_ranks(given, args, files, spec_text)
         loading = Background(lambda: self._load(files, spec_text, options, dropped))
         try:
@@ -204,19 +204,22 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
 
     def _start_ranks(self, given: Mapping[str, Any], args: EngineArgs, files: OpenModel, spec: str) -> dict[str, Any]:
         """Starts the other processes that compute the model; returns the core's options for this one."""
-        from llmi.ranks.workers import Ranks  # noqa: PLC0415 (one process needs none of it)
+        from llmi.ranks.mpi import MpiRanks, world_of  # noqa: PLC0415 (one process needs none of it)
+        from llmi.ranks.workers import Ranks  # noqa: PLC0415
 
         count, split = given["tensor_parallel_size"], given["tensor_split"]
         call_core(_core.check_ranks, spec, str(files.path), count, [] if split is None else split)
+        world = world_of(count) if given["distributed_executor_backend"] == "mpi" else None
         if count == 1:
             return {}
-        self._ranks = ranks = Ranks(count, split, given["num_threads"])
+        ranks = Ranks(count, split, given["num_threads"]) if world is None else MpiRanks(world, split, given["num_threads"])
+        self._ranks = ranks
         try:
             ranks.start(files, spec, args.for_core())
         except BaseException:
             ranks.close()
             raise
-        restart = ranks.restart if given["on_worker_failure"] == "restart" else None
+        restart = ranks.restart if given["on_worker_failure"] == "restart" and world is None else None
         return {**ranks.options(0, files), "ranks": ranks.group, "restart_ranks": restart}
 
     def _open_replicas(self, given: Mapping[str, Any], layers: Sequence[int]) -> None:

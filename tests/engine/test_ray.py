@@ -78,7 +78,7 @@ def test_ray_that_is_missing_is_named(model: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_an_unknown_backend_is_refused(model: Path) -> None:
-    with pytest.raises(UnsupportedCombinationError, match="distributed_executor_backend must be one of local, ray"):
+    with pytest.raises(UnsupportedCombinationError, match="distributed_executor_backend must be one of local, mpi, ray"):
         LLM(model, distributed_executor_backend="carrier pigeons")
 
 

@@ -302,9 +302,10 @@ class TakesOptions:
         distributed_executor_backend: Annotated[
             str,
             about(
-                Choice(("local", "ray"), {"mp": "local", "uni": "local"}, "LLM"),
-                "Where the processes of data_parallel_size run: on this machine, or where Ray places them.",
-                flag_of=("batch",),
+                Choice(("local", "mpi", "ray"), {"mp": "local", "uni": "local"}, "LLM"),
+                "Who starts the other processes: llmi, on this machine; mpirun, those of tensor_parallel_size; or Ray, which places those"
+                " of data_parallel_size on a cluster.",
+                flag_of=(*_RUNNERS, "batch", "replay"),
             ),
         ] = "local",
         hf_overrides: Annotated[

@@ -71,6 +71,12 @@ def _places_of(backend: str) -> Places:
         from llmi.replicas.cluster import Cluster  # noqa: PLC0415 (one machine needs none of it)
 
         return Cluster()
+    if backend == "mpi":
+        raise UnsupportedCombinationError(
+            "distributed_executor_backend = 'mpi' has the ranks of tensor_parallel_size: data_parallel_size has 'local' and 'ray'",
+            "distributed_executor_backend",
+            "data_parallel_size",
+        )
     return Folder()
 
 

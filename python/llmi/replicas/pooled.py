@@ -8,14 +8,12 @@ import dataclasses
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmi.errors import LlmiError
 from llmi.replicas.records import error_of, whole_number
+from llmi.replicas.replica import Replica
 from llmi.replicas.wire import BrokenMessageError
-
-if TYPE_CHECKING:
-    from llmi.replicas.replica import Replica
 
 _WAIT_S = 0.1
 

@@ -1,0 +1,103 @@
+"""Ranks that mpirun starts. Those that need an MPI run where the extra `mpi` is installed (docs/parallel.md names the command)."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from llmi import LLM, InvalidParamsError, UnsupportedCombinationError
+from llmi.errors import MissingExtraError
+from llmi.ranks import mpi
+from llmi.testing import tiny_model
+
+MPIRUN = shutil.which("mpirun", path=str(Path(sys.prefix) / "bin")) or shutil.which("mpirun")
+needs_mpi = pytest.mark.skipif(MPIRUN is None, reason="no mpirun: pip install 'llmi[mpi]'")
+SCRIPT = """
+import os, signal, sys
+from llmi import LLM
+llm = LLM(sys.argv[1], seed=3, kv_cache_memory_bytes=1 << 23, num_threads=2{arguments})
+{rest}
+"""
+PRINTS = "print(*(output.outputs[0].token_ids for output in llm.generate([[5, 9, 2, i] for i in range(4)], max_tokens=12)))"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(vocab_size=257, path=tmp_path_factory.mktemp("mpi"))
+
+
+def run(model: Path, ranks: int, rest: str, tensor_parallel_size: str = "2") -> subprocess.CompletedProcess[str]:
+    """The script under mpirun; with 0 ranks, in one process without."""
+    start: Sequence[str] = ()
+    arguments = ""
+    if ranks:
+        said = subprocess.run([str(MPIRUN), "--version"], capture_output=True, text=True, check=True).stdout
+        start = [str(MPIRUN), *(["--allow-run-as-root", "--oversubscribe"] if "Open MPI" in said else []), "-n", str(ranks)]
+        arguments = f", tensor_parallel_size={tensor_parallel_size}, distributed_executor_backend='mpi'"
+    script = SCRIPT.format(arguments=arguments, rest=rest)
+    return subprocess.run([*start, sys.executable, "-c", script, str(model)], capture_output=True, text=True, timeout=120, check=False)
+
+
+@needs_mpi
+def test_two_ranks_print_what_one_process_prints(model: Path) -> None:
+    two = run(model, 2, PRINTS)
+    assert two.returncode == 0, two.stderr
+    assert two.stdout == run(model, 0, PRINTS).stdout != ""
+
+
+@needs_mpi
+def test_a_rank_that_dies_is_named(model: Path) -> None:
+    found = run(
+        model,
+        2,
+        "pid = llm.workers()[1].pid\nos.kill(pid, signal.SIGKILL)\n"
+        "try:\n    llm.generate([[5, 6]], max_tokens=900)\nexcept Exception as error:\n    print(type(error).__name__, str(pid) in str(error))",
+    )
+    assert found.returncode != 0
+    assert found.stdout in ("", "WorkerDiedError True\n")  # mpirun may end rank 0 first
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    ("arguments", "want"),
+    [
+        ("3", "tensor_parallel_size = 3, and MPI's world has 2 processes"),
+        ("2, block_size=16 * (1 + int(os.environ.get('OMPI_COMM_WORLD_RANK', os.environ.get('PMI_RANK'))))", "arithmetic than rank 0"),
+    ],
+)
+def test_ranks_that_do_not_fit_are_refused(model: Path, arguments: str, want: str) -> None:
+    found = run(model, 2, PRINTS, arguments)
+    assert found.returncode != 0 and want in found.stderr
+
+
+@needs_mpi
+def test_one_world_has_one_engine(model: Path) -> None:
+    again = "llm.close()\nLLM(sys.argv[1], tensor_parallel_size=2, distributed_executor_backend='mpi')"
+    found = run(model, 2, again)
+    assert found.returncode != 0 and "one MPI world has one LLM" in found.stderr
+
+
+def test_a_missing_library_names_the_extra(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(path: str, mode: int) -> ctypes.CDLL:
+        raise OSError(path)
+
+    monkeypatch.setattr(mpi.ctypes, "CDLL", missing)
+    with pytest.raises(MissingExtraError, match=r"llmi\[mpi\]"):
+        LLM(model, tensor_parallel_size=2, distributed_executor_backend="mpi")
+
+
+def test_two_libraries_are_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpi.Path, "read_text", lambda path: "/a/libmpi.so.40\n/b/libmpi_abi.so.1\n")
+    with pytest.raises(InvalidParamsError, match="one process can have one MPI"):
+        mpi.world_of(2)
+
+
+def test_replicas_are_not_those_of_mpi(model: Path) -> None:
+    with pytest.raises(UnsupportedCombinationError, match="has the ranks of tensor_parallel_size"):
+        LLM(model, data_parallel_size=2, distributed_executor_backend="mpi")
