@@ -82,26 +82,6 @@ AttentionArgs PieceArgs(AttentionArgs args, const HeadPiece& piece, const Attent
   return args;
 }
 
-// The attention weights of all heads, on rank 0.
-std::vector<std::vector<float>> WantedOfAllHeads(const LayerPass& pass, const AttentionSpec& attention, const AttentionArgs& args,
-                                                 const std::vector<HeadPiece>& pieces, const std::vector<int32_t>& wanted_rows) {
-  const Ranks& ranks = *pass.ranks;
-  std::vector<std::vector<std::vector<float>>> own;  // by piece, by row
-  for (const HeadPiece& piece : pieces)
-    own.push_back(WantedWeights(pass.context, PieceArgs(args, piece, attention, ranks), pass.num_rows, wanted_rows));
-  std::vector<std::vector<float>> weights;
-  const AttentionSegment* segment = args.segments;
-  for (size_t i = 0; i < wanted_rows.size(); ++i) {
-    while (wanted_rows[i] >= segment->row_begin + segment->num_rows) ++segment;
-    const int64_t length = segment->base_len + wanted_rows[i] - segment->row_begin + 1;
-    std::vector<float>& row = weights.emplace_back(static_cast<size_t>(attention.num_heads * length));
-    for (size_t p = 0; p < pieces.size(); ++p)
-      std::copy(own[p][i].begin(), own[p][i].end(), row.begin() + pieces[p].queries.begin * length);
-    ranks.GatherQueryHeads(row.data(), 1, attention, length);
-  }
-  return weights;
-}
-
 }  // namespace
 
 void AttendOnRank(const LayerPass& pass, int64_t layer, const LayerWeights& weights, const ProjectedHeads& heads, const LayerCache& cache,
@@ -139,9 +119,29 @@ void AttendOnRank(const LayerPass& pass, int64_t layer, const LayerWeights& weig
   }
   const std::vector<int>& wanted = cache.batch.attention_layers;
   for (size_t i = 0; i < wanted.size(); ++i) {
-    if (wanted[i] == layer + 1) result->attention[i] = WantedOfAllHeads(pass, attention, args, pieces, cache.batch.wanted_rows);
+    if (wanted[i] == layer + 1) result->attention[i] = WeightsOfAllHeads(pass, attention, args, cache.batch.wanted_rows);
   }
   ranks.GatherQueryHeads(attended, pass.num_rows, attention, head_size);
+}
+
+std::vector<std::vector<float>> WeightsOfAllHeads(const LayerPass& pass, const AttentionSpec& attention, const AttentionArgs& args,
+                                                  const std::vector<int32_t>& wanted_rows) {
+  const Ranks& ranks = *pass.ranks;
+  const std::vector<HeadPiece> pieces = PiecesOf(ranks.QueryHeads(attention), attention.num_heads / attention.num_kv_heads);
+  std::vector<std::vector<std::vector<float>>> own;  // by piece, by row
+  for (const HeadPiece& piece : pieces)
+    own.push_back(WantedWeights(pass.context, PieceArgs(args, piece, attention, ranks), pass.num_rows, wanted_rows));
+  std::vector<std::vector<float>> weights;
+  const AttentionSegment* segment = args.segments;
+  for (size_t i = 0; i < wanted_rows.size(); ++i) {
+    while (wanted_rows[i] >= segment->row_begin + segment->num_rows) ++segment;
+    const int64_t length = segment->base_len + wanted_rows[i] - segment->row_begin + 1;
+    std::vector<float>& row = weights.emplace_back(static_cast<size_t>(attention.num_heads * length));
+    for (size_t p = 0; p < pieces.size(); ++p)
+      std::copy(own[p][i].begin(), own[p][i].end(), row.begin() + pieces[p].queries.begin * length);
+    ranks.GatherQueryHeads(row.data(), 1, attention, length);
+  }
+  return weights;
 }
 
 }  // namespace llmi

@@ -16,7 +16,7 @@ bool EndsWith(const std::string& text, const char* end) { return text.ends_with(
 RowRule RuleOf(const std::string& place) {
   if (place == "embedding.weight" || place == "head.weight") return RowRule::kVocabulary;
   if (place == kPositionsPlace || place == kTokenTypesPlace) return RowRule::kWhole;
-  for (const char* end : {".attention.query.weight", ".attention.gate.weight"}) {
+  for (const char* end : {".attention.query.weight", ".attention.gate.weight", ".latent.query.weight", ".latent.query_rotary.weight"}) {
     if (EndsWith(place, end)) return RowRule::kQueries;
   }
   for (const char* end : {".attention.key.weight", ".attention.value.weight"}) {
@@ -28,7 +28,8 @@ RowRule RuleOf(const std::string& place) {
   for (const char* end : {".mlp.gate.weight", ".mlp.up.weight", ".moe.expert.gate.weight", ".moe.expert.up.weight"}) {
     if (EndsWith(place, end)) return RowRule::kInner;
   }
-  for (const char* end : {".moe.router.linear.weight", ".moe.shared_gate.weight"}) {
+  for (const char* end : {".moe.router.linear.weight", ".moe.shared_gate.weight", ".latent.query_down.weight", ".latent.latent.weight",
+                          ".latent.rotary.weight", ".latent.key_up", ".latent.value_up"}) {
     if (EndsWith(place, end)) return RowRule::kWhole;
   }
   return RowRule::kNone;

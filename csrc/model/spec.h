@@ -119,7 +119,7 @@ struct AttentionSpec {
 
   int64_t padded_head_dim() const { return PaddedHeadDim(head_dim); }
   int64_t query_size() const { return num_heads * padded_head_dim(); }
-  bool has_latent() const { return latent.rank > 0; }
+  bool has_latent() const { return latent.rank != 0; }
 };
 
 // A causal convolution of each channel over the last `length` rows.

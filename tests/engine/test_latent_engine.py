@@ -12,7 +12,9 @@ import pytest
 from bits import assert_same_bits
 from features import one_by_one, there
 from llmi import LLM, Capture, PromptLookup, SamplingParams, SpeculativeConfig, TokenTree
+from llmi.ranks import workers
 from llmi.testing import assert_same_tokens
+from rank_threads import RankThreads
 from test_expert_engine import COMPANIES, OPTIONS, requests
 from tiny_families import make
 
@@ -103,7 +105,23 @@ def test_other_caches(path: Path, kv_cache_dtype: str, monkeypatch: pytest.Monke
     assert np.abs(near - whole).max() < {"float32": 1e-9, "bfloat16": 0.3, "int8": 0.5, "fp8": 2.0}[kv_cache_dtype]
 
 
-def test_attention_weights(path: Path) -> None:
+@pytest.mark.parametrize("split", [None, [0.6, 0.02, 0.38]])
+def test_on_several_ranks(path: Path, alone: Any, split: list[float] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads are split, the latent's pages are whole on each that has some; the second of three unequal ranks has none."""
+    monkeypatch.setattr(workers, "Ranks", RankThreads)
+    ranks: dict[str, Any] = {"tensor_parallel_size": 3, "tensor_split": split, "kv_cache_memory_bytes": 1 << 22}
+    with LLM(path, **ranks, **OPTIONS) as llm:
+        for config in (None, SpeculativeConfig(PromptLookup(), 7)):
+            together = llm.generate(PROMPTS, PARAMS, speculative_config=config, use_tqdm=False)
+            assert_same_tokens(together, alone)
+            for one, other in zip(together, alone, strict=True):
+                assert one.outputs[0].logprobs == other.outputs[0].logprobs
+        heads = [worker.query_heads for worker in llm.workers()]
+    assert len(heads) == 3 and (0 in heads) is (split is not None)
+
+
+@pytest.mark.parametrize("name", ["one rank", "three ranks"])
+def test_attention_weights(path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of transformers, whose keys of all heads are made; the same bits at once, step by step and along the path of a tree."""
     import torch
     import transformers
@@ -112,7 +130,10 @@ def test_attention_weights(path: Path) -> None:
     with torch.no_grad():
         expected = model(torch.tensor([TOKENS]), output_attentions=True).attentions
     capture = Capture(attention=range(1, len(expected) + 1))
-    with LLM(path, dtype="float32", kv_cache_dtype="float32", kv_cache_memory_bytes=1 << 22, max_model_len=64) as llm:
+    monkeypatch.setattr(workers, "Ranks", RankThreads)
+    count = 1 if name == "one rank" else 3
+    options: dict[str, Any] = {"dtype": "float32", "kv_cache_dtype": "float32", "tensor_parallel_size": count}
+    with LLM(path, kv_cache_memory_bytes=1 << 22, max_model_len=64, **options) as llm:
         sequence = llm.sequence(TOKENS[:1], capture=capture)
         sequence.extend(TOKENS[1:])
         stepped = llm.sequence(TOKENS[:39], capture=capture)

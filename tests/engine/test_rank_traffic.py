@@ -13,9 +13,9 @@ from llmi.models.inspection import inspect_model
 from llmi.ranks import forecast, workers
 from llmi.testing import tiny_model
 from rank_threads import RankThreads, decoder_on_ranks
-from spec_models import PARTS, TinyModel, mixture
+from spec_models import LATENT_PARTS, PARTS, TinyModel, mixture
 
-MODELS = {**PARTS, **{f"mixture {seed}": mixture(seed) for seed in range(8)}}
+MODELS = {**PARTS, **LATENT_PARTS, **{f"mixture {seed}": mixture(seed) for seed in range(8)}}
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -16,7 +16,7 @@ import pytest
 from bits import assert_same_bits
 from llmi import _core
 from rank_threads import decoder_on_ranks
-from spec_models import PARTS, TinyModel, mixture
+from spec_models import LATENT_PARTS, PARTS, TinyModel, mixture
 
 T = _core.testing
 TOKENS = [(position * 37 + 11) % 101 for position in range(40)]
@@ -61,9 +61,9 @@ def random_split(rng: random.Random, count: int) -> list[float] | None:
     return [max(high - low, 1e-9) for low, high in itertools.pairwise(cuts)]
 
 
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("name", [*PARTS, *LATENT_PARTS])
 def test_each_part(name: str, tmp_path: Path) -> None:
-    model = TinyModel(PARTS[name])
+    model = TinyModel((PARTS | LATENT_PARTS)[name])
     rng = random.Random(name)
     count = rng.choice([2, 3, 4])
     check(

@@ -335,7 +335,7 @@ def test_parts_of_gemma4_that_do_not_fit(changes: Spec, field: str) -> None:
 
 #: The same for a model with a latent.
 BAD_LATENT: dict[str, list[Any]] = {
-    "rank": [8, 48, 1 << 20],
+    "rank": [-32, 8, 48, 1 << 20],
     "key_size": [0, 24, -16],
     "rotary_size": [0, 8, 1 << 20],
     "value_size": [0, 20],

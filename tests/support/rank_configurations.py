@@ -12,6 +12,7 @@ import contextlib
 import os
 import random
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import random_configurations
+import tiny_families
 from llmi import LLM, Outputs, PromptLookup, SpeculativeConfig, WorkerDiedError
 from llmi.errors import EngineClosedError, LlmiError
 from llmi.ranks import workers
@@ -26,6 +28,7 @@ from llmi.testing import tiny_model
 from rank_threads import RankThreads
 
 CHUNK = 16  # configurations on one pair of engines
+LATENT_EVERY = 4  # of so many chunks one has a model with latent attention, which transformers makes
 
 
 class Pair:
@@ -33,7 +36,10 @@ class Pair:
 
     def __init__(self, seed: int) -> None:
         rng = random.Random(seed)
-        model = tiny_model(rng.choice(["llama", "gemma3"]), vocab_size=257, num_layers=2, hidden_size=rng.choice([64, 128]))
+        if seed % LATENT_EVERY == LATENT_EVERY - 1:
+            model = tiny_families.make("deepseek_v2", Path(tempfile.mkdtemp()), kv_lora_rank=64).path
+        else:
+            model = tiny_model(rng.choice(["llama", "gemma3"]), vocab_size=257, num_layers=2, hidden_size=rng.choice([64, 128]))
         types: dict[str, Any] = rng.choice(
             [{}, {"quantization": "q8_0"}, {"quantization": "q8_0", "activation_bits": 8}, {"dtype": "bfloat16"}]
         )

@@ -234,7 +234,9 @@ def mixture(seed: int) -> Spec:
     if choices.get("kv_donors", PLAIN["kv_donors"]) != PLAIN["kv_donors"]:
         choices["heads_of_layers"] = PLAIN["heads_of_layers"]
         choices["windows"] = [choices.get("windows", PLAIN["windows"])[0]] * 2
-    choices["ropes"] = [rope | {"rotary_dim": min(rope["rotary_dim"], head_dim)} for rope in choices.get("ropes", PLAIN["ropes"])]
+    choices["ropes"] = [
+        rope | {"rotary_dim": min(rope["rotary_dim"], choices["head_dim"])} for rope in choices.get("ropes", PLAIN["ropes"])
+    ]
     choices["rope_of_layers"] = [min(rope, len(choices["ropes"]) - 1) for rope in choices.get("rope_of_layers", [0, 0])]
     if choices.get("order", "sequential") != "sequential":
         choices["experts"] = None

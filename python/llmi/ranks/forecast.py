@@ -57,7 +57,8 @@ def gathers(spec: Mapping[str, Any], numbers: _core._ModelConfig, num_rows: int,
         attention = layer["attention"]
         whole = _normed_whole(attention, spec, heads)
         count += 2 + len(whole)
-        values += num_rows * (heads * padded + hidden + sum(whole))
+        head_size = attention.get("latent", {}).get("value_size") or padded
+        values += num_rows * (heads * head_size + hidden + sum(whole))
         moe = layer.get("moe", {})
         parts = [inner] if inner else []
         if moe.get("num_experts"):
