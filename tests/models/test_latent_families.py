@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from test_families import ALLOWED, distances, own_logits
 from tiny_families import LATENTS, NEAREST, NUM_TOKENS, TOKENS, make
 
 pytestmark = pytest.mark.parity
+MSCALE = 0.1 * 0.707 * math.log(40) + 1  # of DeepSeek-V2-Lite
 SEEN = 1e-3  # ten times what the comparison of the engine allows
 LAYOUTS = ["ar-auto_awq", "ar-auto_gptq", "ct-FP8_BLOCK", "ct-MXFP4", "ct-W4A16", "bnb-nf4"]
 
@@ -57,6 +59,20 @@ def test_the_spec_means_what_transformers_computes(name: str, families: Path) ->
     difference = float(np.abs(model.logits(TOKENS) - family.float64).max())
     print(f"{name}: {difference:.1e}, nearest to another choice {model.margin:.1e}")
     assert difference < 1e-5 and model.margin >= NEAREST
+
+
+@pytest.mark.parametrize(
+    ("changes", "magnitude"),
+    [({}, 1.0), ({"mscale": 1.0}, (0.1 * math.log(40) + 1) / MSCALE), ({"attention_factor": 1.25}, 1.25)],
+    ids=["as published", "two factors", "explicit"],
+)
+def test_row_5_scores_grow_by_mscale_all_dim(changes: dict[str, float], magnitude: float) -> None:
+    """mlx-lm#1507, llama.cpp#17945, transformers#47435: scores have the square of it, rotated values what is left, or what is said."""
+    config: dict[str, Any] = json.loads((DATA.parent / "published_configs.json").read_text())["deepseek_v2_lite"]
+    config["rope_parameters"] |= changes
+    spec = Reading(config, "config.json", {}, {}, 1 << 20).of_config_json()
+    assert {layer.attention.scale for layer in spec.layers} == {MSCALE**2 / math.sqrt(128 + 64)}
+    assert spec.ropes[0].magnitude == magnitude
 
 
 Change = Callable[[Spec], object]

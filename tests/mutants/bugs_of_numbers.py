@@ -515,4 +515,12 @@ BUGS = [
         ">= *sequence.second_text ? 0 : 1",
         "models/test_embeddings.py",
     ),
+    Mutant(
+        "a rotated key of a latent that is not rotated",
+        "csrc/model",
+        "NormAndRotate",
+        ".num_heads = to.heads.size() + 1,",
+        ".num_heads = to.heads.size(),",
+        "engine/test_latent_parts.py",
+    ),
 ]
