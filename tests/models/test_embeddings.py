@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from llmi import LLM, InvalidParamsError, ModelFileError, PromptTooLongError, UnsupportedModelError
+from llmi.models.inspection import inspect_model
 from llmi.ranks import workers
 from rank_threads import RankThreads
 from tiny_encoders import MODELS, QUERY, TEXTS, Array, make
@@ -257,6 +258,13 @@ def test_qwen3_rerankers_layout_of_sentence_transformers(copy: Callable[[str], P
     edit(path, "1_LogitScore/config.json", false_token_id=None)
     with LLM(path, dtype="float32") as llm, pytest.raises(UnsupportedModelError, match="are not Qwen3-Reranker's tokens"):
         llm.score("a", "b")
+
+
+def test_an_encoders_report(made: Callable[[str], tuple[Path, dict[str, Array]]]) -> None:
+    path = made("bert")[0]
+    text = str(inspect_model(path))
+    assert "no head for tokens" in text and "4 KV heads x 16 x 4 bytes = 1,536 bytes a token" in text
+    assert "= 768 bytes a token, 0.00 MB (float16)" in str(inspect_model(path, "float16"))
 
 
 def test_the_command(made: Callable[[str], tuple[Path, dict[str, Array]]], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

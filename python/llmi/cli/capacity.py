@@ -168,7 +168,7 @@ def device_lines(
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `llmi inspect` that follow the model."""
-    parser.add_argument("--kv-cache-dtype", choices=KV_CACHE_DTYPES, default="float16", help="type of the KV cache")
+    parser.add_argument("--kv-cache-dtype", choices=KV_CACHE_DTYPES, help="type of the KV cache; none: float16, of an encoder float32")
     add_engine_flags(parser, "inspect")
     parser.add_argument("--tokens", type=parse_count, default=2048, help="context length for the sums")
     absent = argparse.SUPPRESS

@@ -214,6 +214,9 @@ class ModelReport:
         attention = f"latent of {c['latent_rank']}, kept as keys and as values" if c["latent_rank"] else attention
         common = (c["num_heads"], c["num_kv_heads"], c["padded_head_dim"])
         others = ", ".join(f"{heads}, {kv} of {size}" for heads, kv, size in self.kinds if kv and (heads, kv, size) != common)
+        head = ", head tied to embedding" if c["tied_embeddings"] else ""
+        if self.spec is not None and not self.spec.generates:
+            head = ", no head for tokens"
         local = [window for window in c["windows"] if window > 0]
         counted = " (windows counted)" if local else ""
         prefill, decode, read = self.prefill(tokens), self.decode(tokens), self.active_bytes + kv
@@ -224,10 +227,7 @@ class ModelReport:
             " weights" + (f" ({self.assumed})" if self.assumed else ""),
             f"  types        {', '.join(f'{dtype} {num_bytes / 1e6:,.1f} MB' for dtype, num_bytes in sorted(kinds.items()))}",
             *([f"  unpacked     at load: {unpacked_text(self.unpacked)}"] if self.unpacked else []),
-            (
-                f"  layers       {c['num_layers']} x {c['hidden_size']}, MLP {max(c['mlp_sizes'])}, vocabulary {c['vocab_size']:,}"
-                f"{', head tied to embedding' if c['tied_embeddings'] else ''}"
-            ),
+            (f"  layers       {c['num_layers']} x {c['hidden_size']}, MLP {max(c['mlp_sizes'])}, vocabulary {c['vocab_size']:,}{head}"),
             *(
                 [
                     f"  experts      {self.experts_text}; a token uses {self.num_active_params / 1e6:,.1f} M parameters,"
@@ -276,13 +276,14 @@ class ModelReport:
 
 def inspect_model(
     path: Path,
-    kv_cache_dtype: str = "float16",
+    kv_cache_dtype: str | None = None,
     num_tokens: int = 2048,
     list_tensors: bool = False,
     hf_overrides: Mapping[str, Any] | None = None,
     activation_bits: int | None = None,
 ) -> ModelReport:
     """Reads headers, and of a quantised checkpoint its scales; of a config.json, or a directory without weights, the config alone.
+    kv_cache_dtype None: float16, of an encoder float32, as LLM has them.
 
     Raises
     ------
@@ -313,6 +314,8 @@ def inspect_model(
         workspace_bytes = _core.workspace_bytes(text, str(path), STEP_TOKENS, bits)
     except _core.CoreError as error:
         raise from_core(error, path) from None
+    config["tied_embeddings"] = config["tied_embeddings"] and spec.generates
+    kv_cache_dtype = kv_cache_dtype or ("float32" if spec.two_sided else "float16")
     report = ModelReport(path, config, tensors, kv_cache_dtype, num_tokens, workspace_bytes, list_tensors, assumed, bits, spec)
     if activation_bits == 16 and not report.has_quantized_layers:
         types = ", ".join(sorted({tensor.dtype for tensor in tensors}))
