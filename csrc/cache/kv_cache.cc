@@ -318,10 +318,14 @@ int64_t KvCache::MatchPrefix(std::span<const int32_t> token_ids, int64_t max_tok
 int64_t KvCache::AttachPrefix(KvSequence* sequence, std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt) {
   if (prefix_tree_ == nullptr) return 0;
   const bool drafts = groups_.has_draft() && sequence->draft.use != DraftSlots::Use::kNone;
-  if (drafts && states_ != nullptr) max_tokens = 0;  // a drafter needs a token of the beginning computed again, and no state ends there
+  // A drafter needs a token of the beginning computed again. No state ends there, so it starts behind the first token that is computed.
+  const bool goes_back = drafts && states_ == nullptr;
+  if (drafts && states_ != nullptr && sequence->draft.use != DraftSlots::Use::kMayStartCold) max_tokens = 0;
   const int32_t root = prefix_tree_->Root(salt);
-  const KnownPrefix known = drafts ? WalkForDraft(root, token_ids, max_tokens, &sequence->draft) : Walk(root, token_ids, max_tokens);
-  sequence->num_tokens = std::max<int64_t>(0, known.num_tokens - (drafts ? 1 : 0));
+  const KnownPrefix known = goes_back ? WalkForDraft(root, token_ids, max_tokens, &sequence->draft) : Walk(root, token_ids, max_tokens);
+  sequence->num_tokens = std::max<int64_t>(0, known.num_tokens - (goes_back ? 1 : 0));
+  if (drafts && states_ != nullptr) sequence->draft.end = known.num_tokens + 1;
+  if (drafts && states_ != nullptr && known.num_tokens > 0) sequence->draft.first = sequence->draft.end;
   const int64_t num_blocks = NumBlocks(known.num_tokens);
   int64_t first_page = 0;
   for (size_t g = 0; g < groups_.groups().size(); ++g) {

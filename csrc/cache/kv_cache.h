@@ -108,7 +108,7 @@ class KvCache {
   // beginning is usable if the cache still has, for every group, the blocks that the group's window sees. The last block may match in part;
   // it is copied when it is written. With states a beginning ends where the cache has one. Returns the number of tokens found and adds it
   // to sequence->num_tokens. With a drafter (sequence->draft.use) it is one token less than the blocks hold: that token's hidden row is
-  // what the drafter reads next.
+  // what the drafter reads next; with states the drafter starts behind the next row, or there is no known beginning (kNeedsAll).
   int64_t AttachPrefix(KvSequence* sequence, std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt);
   // The number of tokens that AttachPrefix would find. Changes nothing.
   int64_t MatchPrefix(std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt) const;

@@ -12,8 +12,9 @@ from safetensors.numpy import load_file, save_file
 
 import llmi
 from features import expect_short_answers, mixed_params, one_by_one
-from llmi import LLM, PromptLookup, SamplingParams, SpeculativeConfig, TokenTree
+from llmi import LLM, Eagle, PromptLookup, SamplingParams, SpeculativeConfig, TokenTree
 from llmi.testing import assert_same_tokens
+from tiny_eagle import tiny_eagle
 from tiny_families import make
 
 pytestmark = pytest.mark.parity
@@ -279,3 +280,28 @@ def test_attention_weights_are_refused_by_the_layer(roomy: LLM) -> None:
     sequence = roomy.sequence(TOKENS[:5], capture=llmi.Capture(attention=[2], hidden_states=[1]))
     sequence.extend(TOKENS[5:8])
     assert sequence.attention[2].shape == (3, 4, 8)
+
+
+def test_eagle_behind_a_known_beginning(families: Path, tmp_path: Path) -> None:
+    """Coupled drafts begin in the block behind it; judged ones do not depend on hits, so there is none."""
+    path = make("qwen3_5_text", families).path
+    options: dict[str, Any] = {"dtype": "float32", "max_model_len": 160, "kv_cache_memory_bytes": 1 << 25}
+    prompts = [TOKENS[:67], TOKENS[:64], TOKENS[:65], [*TOKENS[:80], 5]]
+    params = SamplingParams(temperature=0.8, seed=3, max_tokens=30, ignore_eos=True, logprobs=2)
+
+    def answers(llm: LLM, **given: Any) -> Any:
+        return one_by_one(llm, prompts, [params] * 4, use_tqdm=False, **given)
+
+    with LLM(path, enable_prefix_caching=False, **options) as llm:
+        heads = tiny_eagle(llm, tmp_path / "heads")
+        expected = answers(llm)
+    with LLM(path, speculative_config=SpeculativeConfig(Eagle(heads, 3), 3), **options) as llm:
+        first, again = answers(llm), answers(llm)
+        assert [output.num_cached_tokens for output in again] == [64, 48, 64, 80]
+        for outputs in (first, again):
+            assert_same_tokens(outputs, expected)
+            assert [output.outputs[0].logprobs for output in outputs] == [output.outputs[0].logprobs for output in expected]
+            assert all(output.outputs[0].spec_decode_metrics.num_draft_tokens > 0 for output in outputs)
+        judged = [answers(llm, speculative_config=SpeculativeConfig(Eagle(heads, 3), 3, "rejection")) for _ in range(2)]
+        assert [output.num_cached_tokens for output in judged[1]] == [0] * 4
+        assert_same_tokens(judged[1], judged[0])

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from family_specs import SEEN, check_meaning, interpreter
 from features import there
-from llmi import LLM, SamplingParams
+from llmi import LLM, PromptLookup, SamplingParams, SpeculativeConfig
 from llmi.errors import LlmiError
 from llmi.families.reader import Reading
 from llmi.models.inspection import inspect_model
@@ -209,6 +209,21 @@ def test_tokens_are_those_of_a_lone_run(name: str, families: Path, monkeypatch: 
         with open_llm(path, **options) as llm:
             assert answers(llm, prompts) == alone, options
             assert answers(llm, prompts[:2]) == alone[:2], options
+
+
+@pytest.mark.parametrize("verification", ["rejection", "typical"])
+def test_judged_drafts_do_not_depend_on_the_batch(verification: str, families: Path) -> None:
+    """Nor on pieces or known beginnings; layers that read another's keys and values do not draft otherwise."""
+    path = make("gemma4_text-e2b", families).path
+    prompts = [(TOKENS[:7] * 9)[:60], (TOKENS[20:25] * 9)[:33], TOKENS[:45]]
+    config = SpeculativeConfig(PromptLookup(), 4, verification)
+    with open_llm(path, speculative_config=config) as llm:
+        alone = [answers(llm, [prompt])[0] for prompt in prompts]
+        assert answers(llm, prompts) == alone
+        drafted = llm.generate(prompts, SamplingParams(max_tokens=20, temperature=0.9, seed=5, ignore_eos=True), use_tqdm=False)
+        assert sum(output.outputs[0].spec_decode_metrics.num_draft_tokens for output in drafted) > 0
+    with open_llm(path, speculative_config=config, max_num_batched_tokens=7) as llm:
+        assert answers(llm, prompts) == alone
 
 
 def test_a_fork_and_a_rollback(families: Path) -> None:

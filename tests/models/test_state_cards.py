@@ -15,6 +15,7 @@ from decoders import logits_of
 from family_specs import SEEN, check_meaning, interpreter
 from llmi import LLM, _core
 from spec_float64 import Array, Interpreter, Spec
+from spec_models import MIXERS, VOCAB, TinyModel
 from tiny_families import STATES, TOKENS, make
 
 pytestmark = pytest.mark.parity
@@ -29,6 +30,28 @@ def test_the_spec_means_what_transformers_computes(name: str, families: Path) ->
 def test_every_table_has_the_reference_bits(table: str, families: Path) -> None:
     path = make("lfm2", families).path
     assert logits_of(path, TOKENS[:40], table=table).tobytes() == logits_of(path, TOKENS[:40], table="reference").tobytes()
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_a_mixer_beside_attention(mixer: str, tmp_path: Path) -> None:
+    """In one of two layers, in a model that no family has: as the interpreter says, and with the same bits in other pieces."""
+    model = TinyModel({"norm": {"kind": "layer", "bias": True}, "biases": ("gate", "output"), "tied": False})
+    model.mix(1, mixer)
+    path, tokens = model.save(tmp_path), TOKENS[:40]
+    tokens = [token % VOCAB for token in tokens]
+
+    def rows(pieces: list[int]) -> Array:
+        decoder = _core.testing.Decoder(_core.ModelFiles(str(path)), spec=model.json(), num_pages=16, dtype="float32", kv_dtype="float32")
+        sequence, found, begin = decoder.new_sequence(), [], 0
+        for size in pieces:
+            found.append(decoder.forward([(sequence, tokens[begin : begin + size], None)])[0])
+            begin += size
+        result: Array = np.concatenate([np.asarray(part).reshape(-1, VOCAB) for part in found])
+        return result
+
+    whole = rows([40])
+    assert np.abs(whole - Interpreter(model.spec, model.tensors).logits(tokens)).max() < 1e-4
+    assert rows([3, 1, 20, 16]).tobytes() == whole.tobytes()
 
 
 class ShortConvolution(Interpreter):

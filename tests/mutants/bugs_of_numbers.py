@@ -492,6 +492,22 @@ BUGS = [
         "engine/test_state_engine.py",
     ),
     Mutant(
+        "a step ahead writes the state that it reads",
+        "csrc/engine",
+        "LaunchAfter",
+        "kv.state.keeps_slot = true;",
+        "kv.state.keeps_slot = false;",
+        "engine/test_state_device.py",
+    ),
+    Mutant(
+        "a draft's row goes on from the row before",
+        "csrc/kernels/cuda",
+        "AdvanceHeld",
+        "if (parent != last) {",
+        "if (parent != last && segment.parents == nullptr) {",
+        "engine/test_state_device.py",
+    ),
+    Mutant(
         "a draft that goes on from the last row",
         "csrc/kernels",
         "RunDraft",

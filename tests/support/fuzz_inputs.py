@@ -639,9 +639,11 @@ def _core_call(call: Call) -> Call:
 def spec(rng: random.Random, folder: Path) -> list[Call]:
     """The spec of a model, as a card of the user's may write it."""
     from llmi import _core
-    from spec_models import TinyModel, mixture
+    from spec_models import MIXERS, TinyModel, mixture
 
     model = TinyModel(mixture(rng.randrange(1000)))
+    if rng.random() < 0.4:
+        model.mix(rng.randrange(2), rng.choice(MIXERS))
     path = str(model.save(folder / "model"))
     if rng.random() < 0.8:
         mutate_json(rng, model.spec, rng.randrange(1, 5))

@@ -216,6 +216,10 @@ PARTS: dict[str, Spec] = {
 }
 
 
+#: Mixers that are no attention.
+MIXERS = ("short_conv", "gated_delta", "mamba2")
+
+
 def mixture(seed: int) -> Spec:
     """Choices of several parts at once."""
     rng = random.Random(seed)
@@ -463,6 +467,32 @@ class TinyModel:
         if experts is None or index not in experts.get("layers", EXPERTS["layers"]):
             return layer | {"mlp": self._mlp(f"{name}.mlp")}
         return layer | self._moe(f"{name}.moe", EXPERTS | experts)
+
+    def mix(self, index: int, mixer: str) -> None:
+        """Gives a layer a state instead of attention: short_conv, gated_delta or mamba2."""
+        layer, name = self.spec["layers"][index], f"layers.{index}.mixer"
+        layer.pop("attention", None)
+        self.tensors = {key: tensor for key, tensor in self.tensors.items() if not key.startswith(f"layers.{index}.attention.")}
+        heads, groups, key_size, value_size = 4, 2, 8, 16
+        keys, values = groups * key_size, heads * value_size
+        channels = HIDDEN if mixer == "short_conv" else 2 * keys + values
+        conv = {"length": 3} | {
+            part: self._random(f"{name}.conv.{part}", shape, 0.5) for part, shape in {"weight": (channels, 3), "bias": (channels,)}.items()
+        }
+        if mixer == "short_conv":
+            inner = {"input": self._linear(f"{name}.input", 3 * HIDDEN, HIDDEN), "output": self._linear(f"{name}.output", HIDDEN, HIDDEN)}
+            layer |= {"mixer": mixer, mixer: inner | {"conv": conv}}
+            return
+        is_delta = mixer == "gated_delta"
+        rows = {"query": keys, "key": keys, "value": values, "gate": values, "time": heads} | ({"write": heads} if is_delta else {})
+        mixed: Spec = {role: self._linear(f"{name}.mixed_{role}", count, HIDDEN) for role, count in rows.items()}
+        mixed |= {"num_heads": heads, "num_groups": groups, "key_size": key_size, "value_size": value_size, "conv": conv}
+        mixed |= {part: self._random(f"{name}.{part}", (heads,), 0.3) for part in ("time_bias", "decay", *(() if is_delta else ("skip",)))}
+        mixed |= {"decay_is_log": True, "norm": self._norm(f"{name}.norm", value_size if is_delta else values, {"kind": "rms"})}
+        mixed["output"] = self._linear(f"{name}.mixed_output", HIDDEN, values)
+        if not is_delta:
+            mixed |= {"norm_groups": groups, "least_step": 0.1, "most_step": 2.0}
+        layer |= {"mixer": mixer, "recurrence": mixed}
 
     def _moe(self, name: str, has: Spec) -> Spec:
         """The experts of a layer, and the shared one."""
