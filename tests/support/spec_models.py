@@ -244,6 +244,7 @@ def mixture(seed: int) -> Spec:
     choices["rope_of_layers"] = [min(rope, len(choices["ropes"]) - 1) for rope in choices.get("rope_of_layers", [0, 0])]
     if choices.get("order", "sequential") != "sequential":
         choices["experts"] = None
+        choices["places"] = choices.get("places", PLAIN["places"]).replace("sum", "before")
     return choices
 
 
