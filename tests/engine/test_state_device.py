@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import llmi
-from features import DEVICES, one_by_one, there
+from features import DEVICES, WHOLE_GRIDS, one_by_one, there
 from llmi import LLM, PromptLookup, SamplingParams, SpeculativeConfig, TokenTree
 from llmi.testing import assert_same_tokens
 from test_recurrent_cards import made
@@ -24,6 +24,10 @@ COMPANIES: dict[str, dict[str, Any]] = {
 }
 
 
+CASES = [("lfm2", "snapshots"), ("qwen3_5_text", "pieces of 7"), ("granite", "snapshots")]
+CASES += [(name, other) for name, company in CASES for other in COMPANIES if other != company] if WHOLE_GRIDS else []
+
+
 @pytest.fixture(autouse=True, scope="module")
 def audited() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
@@ -32,8 +36,7 @@ def audited() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("company", COMPANIES)
-@pytest.mark.parametrize("name", ["lfm2", "qwen3_5_text", "granite"])
+@pytest.mark.parametrize(("name", "company"), CASES)
 def test_a_request_has_the_bits_of_the_cpu(name: str, company: str, device: str, families: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts, params = (part[:8] for part in requests())
     path, sizes = made(name, families).path, OPTIONS if name != "granite" else {"max_model_len": 160}
