@@ -19,6 +19,8 @@ pytestmark = pytest.mark.usefixtures("device")
 #: Chunks of whole and of short rows; a type without chunks, and float weights, which take a launch for each part.
 SHAPES = [("Q4_0", 288), ("Q4_1", 512), ("Q8_0", 736), ("Q4_K", 256), ("Q6_K", 512), ("IQ4_NL", 352), ("Q2_K", 256), ("F32", 256)]
 ROWS = (1, 3, 4, 5, 8, 9, 33, 65)
+#: Whole slots of a float kernel, whose blocks make the norm of one row; cut ones, which take a launch of its own.
+FLOATS = [("BF16", 512), ("F16", 1024), ("F32", 512), ("BF16", 288), ("F16", 300)]
 MODES: list[dict[str, Any]] = [{}, {"bits": 16}]
 
 
@@ -33,7 +35,7 @@ def equal_forms(got: Any, wanted: Any) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(got, wanted, strict=True))
 
 
-@pytest.mark.parametrize(("dtype", "cols"), SHAPES, ids=str)
+@pytest.mark.parametrize(("dtype", "cols"), SHAPES + FLOATS, ids=str)
 def test_layers_of_a_norm(device: str, dtype: str, cols: int) -> None:
     """Five parts: more than a launch has; one of them is cut. Rows whose norm is not finite, or of zeros, spoil no other."""
     sizes = [32, 16, 7, 48, 16]
@@ -60,10 +62,11 @@ def test_parts_of_several_types(device: str) -> None:
         assert same(got, wanted)
 
 
-@pytest.mark.parametrize("hidden", [4096, 8192])
-def test_rows_that_fit_shared_memory_and_rows_that_do_not(device: str, hidden: int) -> None:
+@pytest.mark.parametrize("hidden", [4096, 8192, 32768])
+@pytest.mark.parametrize("dtype", ["Q4_0", "BF16"])
+def test_rows_that_fit_shared_memory_and_rows_that_do_not(device: str, dtype: str, hidden: int) -> None:
     x, weight = rand(4, hidden), rand(1, hidden, seed=3)[0]
-    own, reference = (matrices(table, "Q4_0", [16], hidden) for table in (device, "reference"))
+    own, reference = (matrices(table, dtype, [16], hidden) for table in (device, "reference"))
     for num_rows in (1, 2, 4):
         for mode in MODES:
             assert same(

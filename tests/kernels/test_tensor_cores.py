@@ -99,6 +99,21 @@ def test_rows_are_independent(device: str, kind: str) -> None:
             assert_same_bits(part, whole[begin : begin + count])
 
 
+@pytest.mark.parametrize("cols", [256, 100, 1024, 4096])
+@pytest.mark.parametrize("kind", SUFFIXES)
+def test_a_norm_before_the_layers(device: str, kind: str, cols: int) -> None:
+    """Up to four rows each block makes it, up to eight it rounds what a launch made, and more come in fragments from the norm: the same
+    bits, as of rows that were normed before."""
+    table = device + SUFFIXES[kind]
+    x, weight = rand(40, cols) * np.float32(3), rand(1, cols, seed=3)[0]
+    weights = [matrix(table, rows, cols, kind) for rows in (64, 16, 37)]
+    apart = np.asarray(T.norm("reference", x, weight))
+    for count in (1, 2, 4, 5, 8, 9, 33, 40):
+        for begin in (0, 40 - count):
+            got = T.linear(table, weights, x[begin : begin + count].copy(), norm=weight)
+            assert_same_bits(np.asarray(got), np.asarray(T.linear(table, weights, apart[begin : begin + count].copy())))
+
+
 @pytest.mark.parametrize("kind", SUFFIXES)
 def test_rounding_and_extremes(device: str, kind: str) -> None:
     """Ties of the rounding, subnormals, infinities and NaN go where the format sends them; fp16 has nothing beyond 65,504."""

@@ -231,6 +231,22 @@ BUGS = [
         "kernels/test_linear_steps.py",
     ),
     Mutant(
+        "normed floats with the weight of the first column",
+        "csrc/kernels/cuda/norm_prologue.h",
+        "NormToFloats",
+        "normed.Normed(i, values[i])",
+        "normed.Normed(0, values[i])",
+        "kernels/test_linear_steps.py",
+    ),
+    Mutant(
+        "rows in 16 bits are kept when they change",
+        "csrc/kernels/cuda/gpu_device.h",
+        "Busy",
+        "fragments_.Forget();",
+        "",
+        "kernels/test_tensor_cores.py",
+    ),
+    Mutant(
         "a slot is filled again while warps read it",
         "csrc/kernels/cuda",
         "StreamKernel",

@@ -54,12 +54,13 @@ int64_t Wrong(int64_t num_outputs, int64_t num_cols, int64_t num_rows, int num_m
   HostLauncher launcher;
   std::vector<Line> fragments(static_cast<size_t>(NumFragmentSets(num_rows) * FragmentSetBytes(num_cols) / 16));
   std::memset(fragments.data(), 0xFF, fragments.size() * 16);
-  launcher.Launch(num_rows, 1, 256, 0, RoundToFragmentsKernel<HalfFormat::kBF16>{x.data(), num_cols, num_cols, fragments[0].bytes});
+  launcher.Launch(num_rows, 1, 256, 0, RoundToFragmentsKernel{x.data(), num_cols, {fragments[0].bytes, HalfFormat::kBF16, num_cols}});
   std::vector<float> out(static_cast<size_t>(num_rows * num_outputs), std::nanf(""));
   const PackedView view = {PackedType::kBF16, num_outputs, num_cols, weights[0].bytes, {}, true};
   LinearOutput output(view, num_rows, num_outputs, false);
   output.Add(view, nullptr, out.data());
-  LaunchStreamHalf<HalfFormat::kBF16>(launcher, num_multiprocessors, output, {x.data(), num_cols}, rounds ? nullptr : fragments[0].bytes);
+  LaunchStreamHalf<HalfFormat::kBF16>(launcher, num_multiprocessors, output, {x.data(), num_cols}, {},
+                                      rounds ? nullptr : fragments[0].bytes);
   int64_t wrong = 0;
   for (int64_t i = 0; i < num_rows * num_outputs; ++i) {
     const float* row = x.data() + i / num_outputs * num_cols;

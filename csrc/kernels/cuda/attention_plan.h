@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/attention_heads.h"
+#include "kernels/cuda/half_fragments.h"
 #include "kernels/cuda/row_codes.h"
 #include "kernels/cuda/span_plan.h"
 #include "kernels/ops/attention.h"
@@ -27,9 +28,10 @@ struct AttentionPlan {
   float* partials = nullptr;   // [row's span][head][AttentionPartialSize]
   uint32_t* counts = nullptr;  // [group][head]: blocks that have finished a span (span_merge.h)
   ProjectedRows rows{};        // k null: q is ready, and K and V are in the cache
-  // What the merge of a row's spans does at its end. gate null, codes null: nothing.
+  // What the merge of a row's spans does at its end. Null: nothing.
   GateArgs gate{};
   QuantizedRows codes = {};
+  HalfRows halves = {};
 
   template <typename Visit>
   void ForEachPointer(const Visit& visit) const {
@@ -50,6 +52,7 @@ struct AttentionPlan {
     rows.ForEachPointer(visit);
     visit(gate.gate);
     VisitPointers(codes, visit);
+    visit(halves.fragments);
   }
 
   LLMI_HD bool makes_rows() const { return rows.k != nullptr; }

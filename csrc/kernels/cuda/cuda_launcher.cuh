@@ -79,11 +79,13 @@ extern template void LaunchPrompt<PackedType::kQ4Min>(CudaLauncher&, const Linea
 extern template void LaunchPrompt<PackedType::kQ4K>(CudaLauncher&, const LinearOutput&, const QuantizedRows&);
 extern template void LaunchPrompt<PackedType::kQ6K>(CudaLauncher&, const LinearOutput&, const QuantizedRows&);
 extern template void LaunchPrompt<PackedType::kQ8>(CudaLauncher&, const LinearOutput&, const QuantizedRows&);
-extern template void LaunchStreamHalf<HalfFormat::kBF16>(CudaLauncher&, int, const LinearOutput&, const FloatRows&, const uint8_t*);
-extern template void LaunchStreamHalf<HalfFormat::kF16>(CudaLauncher&, int, const LinearOutput&, const FloatRows&, const uint8_t*);
-extern template void LaunchStreamFloat<PackedType::kF32>(CudaLauncher&, int, const LinearOutput&, const FloatRows&);
-extern template void LaunchStreamFloat<PackedType::kF16>(CudaLauncher&, int, const LinearOutput&, const FloatRows&);
-extern template void LaunchStreamFloat<PackedType::kBF16>(CudaLauncher&, int, const LinearOutput&, const FloatRows&);
+extern template void LaunchStreamHalf<HalfFormat::kBF16>(CudaLauncher&, int, const LinearOutput&, const FloatRows&, const NormArgs&,
+                                                         const uint8_t*);
+extern template void LaunchStreamHalf<HalfFormat::kF16>(CudaLauncher&, int, const LinearOutput&, const FloatRows&, const NormArgs&,
+                                                        const uint8_t*);
+extern template void LaunchStreamFloat<PackedType::kF32>(CudaLauncher&, int, const LinearOutput&, const FloatRows&, const NormArgs&);
+extern template void LaunchStreamFloat<PackedType::kF16>(CudaLauncher&, int, const LinearOutput&, const FloatRows&, const NormArgs&);
+extern template void LaunchStreamFloat<PackedType::kBF16>(CudaLauncher&, int, const LinearOutput&, const FloatRows&, const NormArgs&);
 extern template void LaunchOrderedSpans<KvType::kF16>(CudaLauncher&, int, const AttentionPlan&);
 extern template void LaunchOrderedSpans<KvType::kF32>(CudaLauncher&, int, const AttentionPlan&);
 extern template void LaunchOrderedSpans<KvType::kInt8>(CudaLauncher&, int, const AttentionPlan&);

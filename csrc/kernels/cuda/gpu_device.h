@@ -76,7 +76,7 @@ class GpuDevice final : public Device {
     candidate_chunks_.Reserve(CandidateBytes(num_logits_rows, vocab_size), kDrawsName, this);
   }
   void ReserveInputs(int64_t num_values) override {
-    if (options_.bf16_linear || options_.f16_linear) fragments_.Reserve(static_cast<size_t>(num_values) * 2, kRoundedName, this);
+    fragments_.Reserve(static_cast<size_t>(num_values) * sizeof(uint16_t));
     if (!cublas_lt_) return;
     rounded_.Reserve(static_cast<size_t>(num_values) * sizeof(uint16_t), kRoundedName, this);
     cublas_workspace_.Reserve(CublasLt::kWorkspaceBytes, kCublasName, this);
@@ -214,11 +214,11 @@ class GpuDevice final : public Device {
     Busy().Launch(num_rows, 1, kRowThreads, 0, MultiplyRowsKernel{a, b, size, silu, out, out_stride});
   }
 
-  void Norm(const NormArgs& args, const QuantizedRows& forms) override { LaunchNorm(Busy(), args, forms); }
+  void Norm(const NormArgs& args, const QuantizedRows& forms) override { LaunchNorm(Busy(), args, forms, fragments_); }
 
   void Rope(const RopeArgs& args) override { Busy().Launch(args.num_rows, 1, kRowThreads, 0, RopeKernel{args}); }
 
-  void Activate(const ActivationArgs& args, const QuantizedRows& forms) override { LaunchActivation(Busy(), args, forms); }
+  void Activate(const ActivationArgs& args, const QuantizedRows& forms) override { LaunchActivation(Busy(), args, forms, fragments_); }
 
   void AddScaled(const float* x, int64_t count, float scale, float* out) override {
     Busy().Launch((count + kRowThreads - 1) / kRowThreads, 1, kRowThreads, 0, AddScaledKernel{x, count, scale, out});
@@ -272,8 +272,11 @@ class GpuDevice final : public Device {
     if (!ends_apart) {
       plan.gate = step.gate;
       plan.codes = step.output.quantized;
+      const bool is_dense = args.out_stride == args.num_heads * args.kv.head_dim && args.kv.head_dim % kFragmentColumns == 0;
+      if (is_dense) plan.halves = fragments_.Make(heads.num_rows, args.out_stride);
     }
     Attend(placed, plan);
+    if (plan.halves.fragments != nullptr) fragments_.Hold({args.out, args.out_stride, heads.num_rows, args.out_stride});
     if (!ends_apart) return;
     if (step.gate.x != nullptr) Gate(step.gate);
     if (step.output.wanted()) QuantizeRows(args.out, heads.num_rows, step.output.quantized);
@@ -339,6 +342,7 @@ class GpuDevice final : public Device {
       replayed_spans_ = shape_.spans;
       if (first || shape_.spans > most_spans_) return ops();
       recording_ = true;
+      fragments_.Forget();  // a replay does not find what is there now
       found = recordings_.emplace(key, runtime_.Record(ops)).first;
     }
     Busy().Play(found->second);
@@ -427,6 +431,7 @@ class GpuDevice final : public Device {
     if (std::exchange(just_drew_, false)) runtime_.Mark(EndOf(num_draws_ - 1) + 1);
     if (idle_since_) counts_.idle_s += std::chrono::duration<double>(Clock::now() - *idle_since_).count();
     idle_since_.reset();
+    fragments_.Forget();
     return runtime_;
   }
 
@@ -436,7 +441,10 @@ class GpuDevice final : public Device {
   static constexpr const char* kDrawsName = "lists of draws";
 
   void LaunchLayers(const LinearStep& step) {
-    LaunchLinear<typename Runtime::Launcher>(Busy(), options_, stream_choices_, runtime_.num_multiprocessors(), {fragments_, this}, step);
+    const FragmentRoom::Held held = fragments_.held();
+    typename Runtime::Launcher& launcher = Busy();
+    if (step.norm == nullptr) fragments_.Hold(held);
+    LaunchLinear(launcher, stream_choices_, runtime_.num_multiprocessors(), fragments_, step);
   }
 
   void RoundRows(HalfFormat format, const LinearArgs& args, int64_t num_cols) {
@@ -597,7 +605,7 @@ class GpuDevice final : public Device {
   AlignedBuffer partials_;
   AlignedBuffer span_counts_;  // zero between launches
   AlignedBuffer rounded_;
-  AlignedBuffer fragments_;
+  FragmentRoom fragments_{options_, this};
   AlignedBuffer cublas_workspace_;
   AlignedBuffer draw_inputs_;
   AlignedBuffer draw_work_;

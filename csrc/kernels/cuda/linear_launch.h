@@ -14,7 +14,8 @@
 namespace llmi::cuda {
 
 template <typename Launcher>
-void LaunchParts(Launcher& launcher, const LinearArgs& args, const StreamInput& input, FloatInput* floats, const LinearOutput& output) {
+void LaunchParts(Launcher& launcher, const LinearArgs& args, const StreamInput& input, const FloatInput& floats,
+                 const LinearOutput& output) {
   const PackedView& weights = output.weights;
   const Int8Rows codes = {args.quantized};
   if (HasFloatPieces(weights.type)) return LaunchFloats(launcher, output, floats);
@@ -48,29 +49,31 @@ void ForEachOutput(const LinearArgs& args, const Launch& launch) {
   }
 }
 
-// Norm and activation are parts of the launches where these take them.
+// Norm and activation are parts of the launches where these take them. `room` may hold x, and holds what the activation makes.
 template <typename Launcher>
-void LaunchLinear(Launcher& launcher, const DeviceOptions& options, const StreamChoices& choices, int num_multiprocessors,
-                  const FragmentRoom& fragments, const LinearStep& step) {
+void LaunchLinear(Launcher& launcher, const StreamChoices& choices, int num_multiprocessors, FragmentRoom& room, const LinearStep& step) {
   const LinearArgs& layers = step.layers;
   StreamInput input = {.rows = layers.quantized, .choices = choices, .num_multiprocessors = num_multiprocessors};
+  FloatInput floats = {{layers.x, layers.x_stride}, room, num_multiprocessors};
   if (step.norm != nullptr) {
     const bool take_codes = std::all_of(layers.parts, layers.parts + layers.num_parts, [](const LinearPart& part) {
       return part.weights.in_chunks && IsQuantizedPacked(part.weights.type);
     });
     if (take_codes && TakesNorm(*step.norm, input.rows)) {
       input.norm = *step.norm;
+    } else if (!take_codes && TakesFloatNorm(layers, *step.norm, room)) {
+      floats.norm = *step.norm;
     } else {
-      LaunchNorm(launcher, *step.norm, step.input.quantized);
+      LaunchNorm(launcher, *step.norm, step.input.quantized, room);
     }
   }
   const bool gated = step.activation != nullptr && TakesActivation(step);
-  FloatInput floats = {{layers.x, layers.x_stride}, fragments, options.bf16_linear, options.f16_linear, num_multiprocessors};
   ForEachOutput(layers, [&](const LinearOutput& output) {
     if (gated) return LaunchStreamOutput(launcher, GatedOutput{output, *step.activation, step.forms.quantized}, input);
-    LaunchParts(launcher, layers, input, &floats, output);
+    LaunchParts(launcher, layers, input, floats, output);
   });
-  if (step.activation != nullptr && !gated) LaunchActivation(launcher, *step.activation, step.forms.quantized);
+  room.Forget();  // the layers may have written over what it holds
+  if (step.activation != nullptr && !gated) LaunchActivation(launcher, *step.activation, step.forms.quantized, room);
 }
 
 }  // namespace llmi::cuda

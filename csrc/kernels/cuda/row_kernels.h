@@ -9,6 +9,7 @@
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/chunk_value.h"
 #include "kernels/cuda/half_format.h"
+#include "kernels/cuda/half_fragments.h"
 #include "kernels/cuda/norm_sums.h"
 #include "kernels/cuda/row_codes.h"
 #include "kernels/ops/activation.h"
@@ -103,6 +104,7 @@ struct NormKernel {
   static constexpr size_t kSharedBytes = sizeof(NormSums);
   NormArgs args;
   QuantizedRows forms;  // of out; codes null: not wanted
+  HalfRows halves;      // likewise; of whole rows
 
   template <typename Visit>
   void ForEachPointer(const Visit& visit) const {
@@ -111,6 +113,7 @@ struct NormKernel {
     visit(args.weight);
     visit(args.bias);
     VisitPointers(forms, visit);
+    visit(halves.fragments);
   }
 
   template <typename Block>
@@ -123,6 +126,7 @@ struct NormKernel {
       const reference::NormedGroup normed = sums->Group(args, block.y);
       for (int64_t i = thread; i < args.size; i += block.num_threads) normed.Store(i, x[i], out);
     });
+    if (halves.fragments != nullptr) StoreFragments(block, out, block.x, 0, args.size, halves);
     if (forms.codes == nullptr) return;
     const int64_t num_blocks = args.size / kBlockSize;
     QuantizeBy(block, num_blocks, (block.x * args.num_groups + block.y) * num_blocks, forms,
@@ -159,6 +163,7 @@ struct ActivationKernel {
   static constexpr int64_t kColumns = 1024;
   ActivationArgs args;
   QuantizedRows forms;  // of out; codes null: not wanted
+  HalfRows halves;      // likewise
 
   template <typename Visit>
   void ForEachPointer(const Visit& visit) const {
@@ -166,6 +171,7 @@ struct ActivationKernel {
     visit(args.up);
     visit(args.out);
     VisitPointers(forms, visit);
+    visit(halves.fragments);
   }
 
   template <typename Block>
@@ -182,6 +188,7 @@ struct ActivationKernel {
         out[i] = args.gated ? reference::GatedActivated(args, x[i], up[i]) : reference::Activated(args, x[i]);
       }
     });
+    if (halves.fragments != nullptr) StoreFragments(block, args.out + block.x * args.size, block.x, begin, begin + count, halves);
     if (forms.codes == nullptr) return;
     QuantizeBy(block, count / kBlockSize, (block.x * args.size + begin) / kBlockSize, forms,
                [&](int64_t at) { return *reinterpret_cast<const FourFloats*>(out + at); });

@@ -95,6 +95,10 @@ struct SpanMerge {
         if (plan.gate.gate != nullptr) reference::GateValue(plan.gate, row, head_begin * head_dim + i);
       }
     });
+    if (plan.halves.fragments != nullptr) {
+      const int64_t begin = head_begin * head_dim;
+      StoreFragments(block, out - begin, row, begin, begin + int64_t{num_heads} * head_dim, plan.halves);
+    }
     if (plan.codes.codes == nullptr) return;
     const int64_t first_block = (row * plan.codes.num_cols + head_begin * head_dim) / kBlockSize;
     block.ForEachThread([&](int thread) {

@@ -10,7 +10,9 @@
 
 #include "core/scalar_math.h"
 #include "kernels/cuda/half_format.h"
+#include "kernels/cuda/linear_kernels.h"
 #include "kernels/cuda/linear_output.h"
+#include "kernels/cuda/norm_prologue.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/cuda/warp.h"
 #include "kernels/layout/float_chunks.h"
@@ -48,17 +50,21 @@ struct StreamFloatKernel {
     Totals totals[kSets][kWarpLanes];
     alignas(16) float sums[kMostWarps][kUnitBlocks][kTileRows][kXRows];
   };
-  static constexpr size_t kSharedBytes = sizeof(Shared);
+  static constexpr size_t kSharedBytes = sizeof(Shared);  // behind it: room for a normed row
+  static_assert(kSharedBytes % 16 == 0);
 
   LinearOutput output;
-  const float* x;
-  int64_t x_stride;
+  FloatRows rows;
+  NormArgs norm;  // x null: none; else of the one row, which the block makes itself
   int grid_x;
 
   template <typename Visit>
   void ForEachPointer(const Visit& visit) const {
     output.ForEachPointer(visit);
-    visit(x);
+    rows.ForEachPointer(visit);
+    visit(norm.x);
+    visit(norm.weight);
+    visit(norm.bias);
   }
 
   template <typename Block>
@@ -80,11 +86,15 @@ struct StreamFloatKernel {
       const TileOutput from = output.Tile(tile_index(tile), int64_t{num_pieces} * kFloatPieceBytes);
       return {from.weights + first * kFloatPieceBytes, static_cast<int>(PiecesFrom(first)) * kFloatPieceBytes};
     });
+    FloatRows x = rows;
+    if constexpr (kXRows == 1 || !kIsWhole) {
+      if (norm.x != nullptr) x.x = NormToFloats(block, norm, block.shared + kSharedBytes);
+    }
     typename Block::template PerWarp<Unit<Warp>> units;
     RunInOrder(
         block, stream, {num_sets, num_sets > 2 ? kMostWarps / 4 : kMostWarps / num_sets, num_tiles * tile_units},
         [&](const Warp& warp, int set) {
-          warp.ForEachLane([&](int lane) { units[warp].x[lane] = FindX(lane, first_row + static_cast<unsigned>(set * kXRows)); });
+          warp.ForEachLane([&](int lane) { units[warp].x[lane] = FindX(x, lane, first_row + static_cast<unsigned>(set * kXRows)); });
         },
         [&](const Warp& warp, int, unsigned index) {
           Unit<Warp>& unit = units[warp];
@@ -124,9 +134,6 @@ struct StreamFloatKernel {
   };
   struct alignas(16) Four {
     uint32_t words[4];
-  };
-  struct alignas(16) FourFloats {
-    float values[4];
   };
 
   LLMI_HD unsigned NumPieces() const { return static_cast<unsigned>(FloatPieces(kType, output.weights.num_cols)); }
@@ -197,13 +204,13 @@ struct StreamFloatKernel {
     return four;
   }
   // Where a lane's columns of a tile's first unit begin. Rows that do not exist are the last one, and their sums are not stored.
-  LLMI_HD XRows FindX(int lane, unsigned first_row) const {
+  LLMI_HD XRows FindX(const FloatRows& x, int lane, unsigned first_row) const {
     XRows found;
     LLMI_UNROLL
     for (int i = 0; i < kXRows; ++i) {
       const unsigned row = first_row + static_cast<unsigned>(i);
       const auto last = static_cast<unsigned>(output.num_rows) - 1;
-      found.begins[i] = x + (row < last ? row : last) * x_stride + lane / 8 * static_cast<int>(kBlockSize);
+      found.begins[i] = x.x + (row < last ? row : last) * x.x_stride + lane / 8 * static_cast<int>(kBlockSize);
     }
     return found;
   }

@@ -13,7 +13,9 @@
 #include <cstddef>
 
 #include "kernels/cuda/half_fragments.h"
+#include "kernels/cuda/linear_kernels.h"
 #include "kernels/cuda/linear_output.h"
+#include "kernels/cuda/norm_prologue.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/cuda/warp.h"
 #include "kernels/layout/float_chunks.h"
@@ -37,7 +39,6 @@ template <HalfFormat F, int kGroups, bool kIsWhole>
 struct StreamHalfKernel {
   static constexpr int kMostRegisters = 112;  // two blocks of 288 threads on a multiprocessor
   static constexpr bool kRounds = kGroups == 1;
-  static constexpr int64_t kMostRounded = 32 * 1024;  // bytes
   static constexpr int kSetRows = kGroups * kHalfRows;
   static constexpr int kSets = kRounds ? 1 : kHalfStreamRows / kSetRows;
   static constexpr unsigned kChunks = 2;  // of a unit
@@ -58,25 +59,23 @@ struct StreamHalfKernel {
   };
 
   LinearOutput output;
-  const float* x;  // if the block rounds it
-  int64_t x_stride;
-  const uint8_t* fragments;  // if not
+  FloatRows rows;            // of x, if the block rounds it
+  NormArgs norm;             // x null: none; else of the few rows that the block rounds, which it makes itself
+  const uint8_t* fragments;  // if it does not
   int grid_x;
 
-  // Bytes of a row in shared memory; the odd number of lines of 64 gives the rows of eight lanes banks of their own.
-  LLMI_HD static constexpr int64_t RowBytes(int64_t num_cols) { return (NumFragments(num_cols) | 1) * 64; }
-  // Whether a block can round these rows.
-  static constexpr bool Rounds(int64_t num_rows, int64_t num_cols) {
-    return num_rows <= kHalfRows && num_rows * RowBytes(num_cols) <= kMostRounded;
-  }
-  static constexpr size_t SharedBytes(int64_t num_rows, int64_t num_cols) {
-    return sizeof(Shared) + (kRounds ? static_cast<size_t>(num_rows * RowBytes(num_cols)) : 0);
+  // Behind them: room for normed rows.
+  LLMI_HD static constexpr size_t SharedBytes(int64_t num_rows, int64_t num_cols) {
+    return sizeof(Shared) + (kRounds ? static_cast<size_t>(num_rows * RoundedRowBytes(num_cols)) : 0);
   }
 
   template <typename Visit>
   void ForEachPointer(const Visit& visit) const {
     output.ForEachPointer(visit);
-    visit(x);
+    rows.ForEachPointer(visit);
+    visit(norm.x);
+    visit(norm.weight);
+    visit(norm.bias);
     visit(fragments);
   }
 
@@ -100,12 +99,19 @@ struct StreamHalfKernel {
       const TileOutput from = output.Tile(tile_index(tile), int64_t{num_steps} * kFloatPieceBytes);
       return {from.weights + first * kFloatPieceBytes, static_cast<int>(StepsFrom(first)) * kFloatPieceBytes};
     });
+    FloatRows x = rows;
+    if constexpr (kRounds) {
+      if (norm.x != nullptr) {
+        const int64_t num_cols = output.weights.num_cols;
+        x = {NormToFloats(block, norm, block.shared + SharedBytes(output.num_rows, num_cols)), num_cols};
+      }
+    }
     typename Block::template PerWarp<Unit<Warp>> units;
     RunInOrder(
         block, stream, {num_sets, num_sets > 2 ? kMostWarps / 4 : kMostWarps / num_sets, num_tiles * tile_units},
         [&](const Warp& warp, int set) {
           warp.ForEachLane([&](int lane) {
-            if constexpr (kRounds) RoundRows(warp.index * kWarpLanes + lane, rounded);
+            if constexpr (kRounds) RoundRows(x, warp.index * kWarpLanes + lane, rounded);
             units[warp].x[lane] = FindX(lane, first_row + static_cast<unsigned>(set * kSetRows));
           });
         },
@@ -142,20 +148,20 @@ struct StreamHalfKernel {
     return kIsWhole || NumSteps() - first >= kSlotSteps ? kSlotSteps : NumSteps() - first;
   }
   // What a thread has to do: 16 bytes for each 8 columns.
-  LLMI_HD void RoundRows(int thread, uint8_t* to) const {
+  LLMI_HD void RoundRows(const FloatRows& x, int thread, uint8_t* to) const {
     const auto row_lanes = static_cast<int>(NumFragments(output.weights.num_cols)) * 4;
     for (int i = thread; i < static_cast<int>(output.num_rows) * row_lanes; i += kMostWarps * kWarpLanes) {
       const int row = i / row_lanes;
       const int lane = i - row * row_lanes;
-      *reinterpret_cast<FourWords*>(to + row * RowBytes(output.weights.num_cols) + lane * 16) =
-          RoundedLane<F>(x + row * x_stride, lane / 4 * kFragmentColumns + lane % 4 * 2, output.weights.num_cols);
+      *reinterpret_cast<FourWords*>(to + row * RoundedRowBytes(output.weights.num_cols) + lane * 16) =
+          RoundedLane<F>(x.x + row * x.x_stride, lane / 4 * kFragmentColumns + lane % 4 * 2, output.weights.num_cols);
     }
   }
   // Sums of rows of x that do not exist are those of the last one, or of whatever is there, and not stored.
   LLMI_HD unsigned FindX(int lane, unsigned first_row) const {
     if constexpr (kRounds) {
       const int64_t row = lane / 4 < output.num_rows ? lane / 4 : output.num_rows - 1;
-      return static_cast<unsigned>(row * RowBytes(output.weights.num_cols)) + static_cast<unsigned>(lane) % 4 * 16;
+      return static_cast<unsigned>(row * RoundedRowBytes(output.weights.num_cols)) + static_cast<unsigned>(lane) % 4 * 16;
     }
     const unsigned group = first_row / kHalfRows;
     return group / kFragmentGroups * static_cast<unsigned>(FragmentSetBytes(output.weights.num_cols)) +
