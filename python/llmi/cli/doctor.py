@@ -46,7 +46,18 @@ def build() -> str:
 
 
 def doctor() -> Doctor:
-    """ISA, kernel tables, threads, memory, extras and caches."""
+    """ISA, kernel tables, threads, memory, extras and caches.
+
+    Returns
+    -------
+    Doctor
+        Prints itself; `facts` holds the values by name.
+
+    Raises
+    ------
+    LlmiError
+        What the machine says cannot be read.
+    """
     import llmi
 
     try:

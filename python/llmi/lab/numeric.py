@@ -24,6 +24,7 @@ def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     Returns
     -------
     float32 array of the same shape
+        It raises nothing.
     """
     given = array_of("logits", logits)
     if given.dtype.kind not in "iuf" or given.ndim == 0 or given.shape[-1] == 0:

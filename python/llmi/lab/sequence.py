@@ -485,7 +485,20 @@ def _read_only(values: F32) -> F32:
 def extend(tokens: Mapping[TokenSequence, Iterable[int] | TokenTree]) -> dict[TokenSequence, F32]:
     """Extends sequences of one or several LLMs, one forward for each LLM; see TokenSequence.extend.
 
-    An empty list only computes what is missing for `logits`. After an error all sequences are as before.
+    Parameters
+    ----------
+    tokens : {TokenSequence: list of int or TokenTree}
+        What is appended to each. An empty list only computes what is missing for `logits`.
+
+    Returns
+    -------
+    {TokenSequence: float32 array [num_new, vocab_size]}
+        Raw logits after each new token.
+
+    Raises
+    ------
+    InvalidParamsError, PromptTooLongError, OutOfMemoryError, EngineClosedError
+        After an error all sequences are as before.
     """
     _check_mapping(tokens)
     by_llm: dict[int, dict[TokenSequence, Any]] = {}

@@ -58,6 +58,17 @@ RESAMPLERS: Mapping[str, Callable[[F64, F64], I64]] = MappingProxyType(
 
 
 def effective_sample_size(weights: F64) -> float:
-    """(sum of w)^2 / (sum of w^2), in [1, n]; 0 if all are 0."""
+    """How many equal weights would vary as much: (sum of w)^2 / (sum of w^2). It raises nothing.
+
+    Parameters
+    ----------
+    weights : float64 array [n]
+        At least 0.
+
+    Returns
+    -------
+    float
+        In [1, n]; 0 if all are 0.
+    """
     squares = total(weights * weights)
     return total(weights) ** 2 / squares if squares > 0 else 0.0

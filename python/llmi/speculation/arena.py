@@ -170,6 +170,11 @@ def drafter_arena(outputs: Outputs, drafters: Mapping[str, Any], *, llm: Session
     llm : LLM, optional
         The target, as it was when the outputs were recorded.
 
+    Returns
+    -------
+    ArenaReport
+        A row for each drafter: tokens tried and accepted, by depth.
+
     Raises
     ------
     UnsupportedCombinationError
@@ -364,6 +369,25 @@ def speculation_forecast(
 
     Drafters are those of `drafter_arena`, which runs with this `llm` those that read its rows. With a number of num_speculative_tokens,
     `speed_up` is that at this length, and lengths up to it are predicted; with "auto" it is that at the best of 0 to 16.
+
+    Parameters
+    ----------
+    llm : LLM
+    prompts : iterable of prompts
+        As in `generate`.
+    configs : {name: drafter}
+        Each as in `speculative_config`.
+    sampling_params : SamplingParams, optional
+
+    Returns
+    -------
+    SpeculationForecast
+        An entry for each drafter, and `cost_curve`, the seconds of a step by its rows.
+
+    Raises
+    ------
+    RequestErrors, UnsupportedCombinationError
+        As `drafter_arena`.
     """
     outputs = llm.generate(list(prompts), sampling_params, speculative_config=None, use_tqdm=False)
     curve = llm.cost_curve()

@@ -50,6 +50,19 @@ def exact_distribution(llm: LLM, prompt: Prompt, sampling_params: SamplingParams
     and processors and constraints whose rows depend on other things than their arguments and `context.state` (a closure that counts its
     calls, a random generator); each of their rows is computed twice, the second time in another order, and both must be equal.
 
+    Parameters
+    ----------
+    llm : LLM
+    prompt : prompt
+        As in `generate`.
+    sampling_params : SamplingParams
+    num_tokens : int
+
+    Returns
+    -------
+    {tuple of int: float}
+        The probability of each continuation that is possible; they sum to 1.
+
     Raises
     ------
     UnsupportedCombinationError

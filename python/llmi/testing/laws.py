@@ -54,6 +54,11 @@ def assert_lossless(
         None: random prompts with repetitions in them; a standing set of samplers.
     num_tokens : int
         The least number of tokens that are compared (coupled); twenty times as many are drawn (rejection).
+
+    Raises
+    ------
+    AssertionError
+        It says where tokens or distributions part.
     """
     config = parse_speculation(speculation)
     assert config is not None, "speculation is off"

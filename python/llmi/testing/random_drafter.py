@@ -46,7 +46,24 @@ class RandomDrafter(Drafter):
 
 
 def random_drafter(quality: float, *, seed: int = 0) -> Drafter:
-    """A drafter of known quality: proposes the target's own next token with probability `quality`, else a random one."""
+    """A drafter of known quality: proposes the target's own next token with probability `quality`, else a random one.
+
+    Parameters
+    ----------
+    quality : float
+        In [0, 1].
+    seed : int
+        Of its own noise.
+
+    Returns
+    -------
+    Drafter
+
+    Raises
+    ------
+    ValueError
+        A quality outside [0, 1].
+    """
     if not 0 <= quality <= 1:
         raise ValueError("quality must lie in [0, 1]")
     return RandomDrafter(quality, seed)

@@ -58,6 +58,17 @@ def verification_law(
     target, draft : probabilities [vocab_size]
         Fractions, or numbers that are taken as they are.
     num_siblings : int
+        Drafted tokens that are tried at the position.
+
+    Returns
+    -------
+    {int: Fraction}
+        Token ids with a probability above 0.
+
+    Raises
+    ------
+    InvalidParamsError
+        A verification that has no rule for one position.
     """
     rule = Verification() if verification == "rejection" else verification
     if not isinstance(rule, Verification) or rule.judges_whole_drafts:

@@ -127,6 +127,11 @@ def compare_strategies(
     StrategyReport
         In the order of `strategies`.
 
+    Raises
+    ------
+    InvalidParamsError, RequestErrors, StrategyErrors
+        What the strategies' own calls raise.
+
     Examples
     --------
     >>> from llmi import BeamSearchParams, SamplingParams

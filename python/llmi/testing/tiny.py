@@ -177,6 +177,11 @@ def tiny_model(
     -------
     Path
         The directory, for LLM(path).
+
+    Raises
+    ------
+    ValueError
+        An architecture that is not listed.
     """
     if architecture not in _ARCHITECTURES:
         raise ValueError(f"architecture must be one of {sorted(_ARCHITECTURES)}")

@@ -13,6 +13,10 @@ def assert_same_tokens(actual: Outputs, expected: Outputs, *, logprobs: bool = T
     actual, expected : Outputs
     logprobs : bool
         Compare log-probabilities too, where both have them, bit for bit.
+
+    Raises
+    ------
+    AssertionError
     """
     assert len(actual) == len(expected), f"{len(actual)} outputs, expected {len(expected)}"
     for i, (a, b) in enumerate(zip(actual, expected, strict=True)):
