@@ -151,8 +151,9 @@ def test_the_text_that_llmi_brings(smollm_path: Path) -> None:
     assert found.num_tokens == 8 * 127 and 5 < found.perplexity < 60
 
 
+@pytest.mark.slow
 def test_a_plot(paths: tuple[Path, Path]) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib").use("agg")
     from llmi.compress.results import plot
 
     results = evaluate_all(paths, base=paths[0], texts=TEXT, window=9)

@@ -13,11 +13,12 @@ import pytest
 from gguf_model import encode as encode_file
 from gguf_model import metadata_of, tensors_of
 from llmi import LLM, InvalidParamsError, ModelFileError
+from llmi.cli import quantize as quantize_command
 from llmi.cli.commands import main
 from llmi.compress import evaluate, quantize
 from llmi.compress.blocks import BLOCK_TYPES, decode, encode
 from llmi.compress.gguf_file import GgufSource
-from llmi.compress.quantizing import RECEIPT, replay_file
+from llmi.compress.quantizing import METHODS, RECEIPT, TYPES, replay_file
 from llmi.testing import tiny_model
 
 RNG = np.random.default_rng(8)
@@ -231,6 +232,10 @@ def test_an_interrupt_leaves_no_file(source: Path, tmp_path: Path, monkeypatch: 
     with pytest.raises(KeyboardInterrupt):
         quantize(source, tmp_path / "a.gguf")
     assert not list(tmp_path.iterdir())
+
+
+def test_the_command_names_what_there_is() -> None:
+    assert (", ".join(TYPES), " or ".join(METHODS)) == (quantize_command.TYPES, quantize_command.METHODS)
 
 
 def test_the_command(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,7 +40,7 @@ MODELS = {
 def opened(model: TinyModel, path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> LLM:
     head = types.SimpleNamespace(weight=types.SimpleNamespace(name="head"))
     spec = types.SimpleNamespace(
-        to_json=model.json, digest=lambda: "0" * 64, rope_choice="", quantization="", layers=range(LAYERS), head=head
+        to_json=model.json, digest=lambda: "0" * 64, rope_choice="", quantization="", layers=range(LAYERS), head=head, two_sided=False
     )
     monkeypatch.setattr("llmi.engine.loaded.spec_of", lambda *_: spec)
     return LLM(path, dtype="float32", kv_cache_dtype="float32", device=device, kv_cache_memory_bytes=1 << 22, max_num_batched_tokens=24)

@@ -38,7 +38,21 @@ def test_an_unknown_key_is_refused_in_every_family(architecture: str) -> None:
     assert small(architecture).layers
     for name, value in (("scale_of_everything", 2), ("Hidden_act", "silu"), ("rope_parameters", {"rope_theta": 1e4, "other": 1})):
         if name == "rope_parameters" and architecture.startswith(
-            ("GPT2", "GPTBig", "OPT", "Bloom", "GPTJ", "Gemma3", "Gemma4", "Olmo3", "Ministral")
+            (
+                "GPT2",
+                "GPTBig",
+                "OPT",
+                "Bloom",
+                "GPTJ",
+                "Gemma3",
+                "Gemma4",
+                "Olmo3",
+                "Ministral",
+                "Bert",
+                "XLMRoberta",
+                "Roberta",
+                "ModernBert",
+            )
         ):
             continue
         with pytest.raises(UnsupportedModelError, match=r"other' = 1|Hidden_act' = \"silu\"|scale_of_everything' = 2"):

@@ -119,8 +119,8 @@ def test_all_names_are_named_at_once(tmp_path: Path) -> None:
 
 #: That stay unread although they have another value than here, with what they are.
 UNREAD = {"rope.scaling.finetuned", "rope.scaling.original_context_length"}
-#: Of the file's own keys: no number of the model.
-NO_NUMBER = {"context_length", "general.architecture"}
+#: Of the file's own keys: no number of the model. pooling_type: of what vectors are made, which llmi.pooling reads or refuses.
+NO_NUMBER = {"context_length", "general.architecture", "pooling_type"}
 
 
 def key_templates() -> list[str]:

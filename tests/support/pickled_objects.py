@@ -147,6 +147,8 @@ def objects() -> dict[str, Any]:
         llmi.Generate([[1]], llmi.SamplingParams(), max_tokens=3),
         llmi.TraceDifference(1, 5, None, 0.5, math.nan),
         llmi.MaskCost(np.array([2, 3]), np.array([0.5, 0.0]), np.array([0.75, 0.0])),
+        llmi.Costs(((1, 0.01), (8, 0.02)), 1e-6, "a note"),
+        llmi.SimulationResult({"end_s": np.array([0.5, 1.5])}, {"rows": np.array([1, 2])}, {"is_stable": True, "goodput": None}),
         llmi.TokenExplanation(3, columns, ["a", "b"]),
         llmi.Typical(0.125),
         llmi.PromptLookup(3, 2),

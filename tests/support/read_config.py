@@ -37,7 +37,30 @@ EXPERTS: dict[str, dict[str, Any]] = {
     "Qwen3NextForCausalLM": SMALL_EXPERTS,
     "Glm4MoeForCausalLM": {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "first_k_dense_replace": 1},
 }
-GGUF_EXPERTS = ["qwen2moe", "qwen3moe", "qwen3vlmoe", "olmoe", "gpt-oss", "granitemoe", "ernie4_5-moe", "glm4moe", "qwen35moe", "lfm2moe"]
+_LATENT = {"num_key_value_heads": 4, "kv_lora_rank": 48, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 16}
+_ROUTED = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_shared_experts": 1, "first_k_dense_replace": 1}
+EXPERTS |= {
+    "DeepseekV2ForCausalLM": _LATENT | _ROUTED,
+    "DeepseekV3ForCausalLM": _LATENT | _ROUTED | {"n_group": 2, "topk_group": 1},
+    "Glm4MoeLiteForCausalLM": _LATENT | _ROUTED,
+    "MiniCPM3ForCausalLM": _LATENT | {"scale_emb": 2, "dim_model_base": 32, "scale_depth": 1.4},
+}
+_TWO_KINDS = {f"{kind}_attention": {"rope_type": "default", "rope_theta": 1e4} for kind in ("full", "sliding")}
+EXPERTS |= {f"ModernBert{name}": {"rope_parameters": _TWO_KINDS} for name in ("Model", "ForMaskedLM", "ForSequenceClassification")}
+GGUF_EXPERTS = [
+    "deepseek2",
+    "qwen3next",
+    "qwen2moe",
+    "qwen3moe",
+    "qwen3vlmoe",
+    "olmoe",
+    "gpt-oss",
+    "granitemoe",
+    "ernie4_5-moe",
+    "glm4moe",
+    "qwen35moe",
+    "lfm2moe",
+]
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -72,7 +95,15 @@ def read_metadata(
         sizes |= {"expert_count": 8, "expert_used_count": 2}
     if architecture == "glm4moe":
         sizes |= {"expert_shared_count": 1, "expert_weights_norm": True}
-    if architecture in ("qwen35", "qwen35moe"):
+    if architecture in ("deepseek2", "minicpm3"):
+        sizes |= {"attention.kv_lora_rank": 48, "attention.key_length": 48, "attention.value_length": 16, "rope.dimension_count": 16}
+    if architecture == "deepseek2":
+        sizes |= {"expert_shared_count": 1, "expert_feed_forward_length": 32, "leading_dense_block_count": 1}
+    if architecture in ("bert", "modern-bert"):
+        sizes |= {"attention.layer_norm_epsilon": 1e-5, "attention.layer_norm_rms_epsilon": None, "attention.causal": False}
+    if architecture in ("modern-bert", "gemma-embedding"):
+        sizes |= {"attention.sliding_window": 128}
+    if architecture in ("qwen35", "qwen35moe", "qwen3next"):
         sizes |= {"ssm.conv_kernel": 4, "ssm.state_size": 16, "ssm.group_count": 2, "ssm.time_step_rank": 4, "ssm.inner_size": 64}
     if architecture in ("gpt-oss", "gemma4"):
         sizes |= {"attention.sliding_window": 128}

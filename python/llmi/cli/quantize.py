@@ -7,15 +7,17 @@ import argparse
 from llmi.cli.console import show
 from llmi.errors import InvalidParamsError
 
+# As llmi.compress has them, which is loaded when the command runs.
+TYPES = "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, F32, F16, BF16"
+METHODS = "absmax or search"
+
 
 def add_quantize_options(parser: argparse.ArgumentParser) -> None:
     """The flags of `llmi quantize`."""
-    from llmi.compress.quantizing import METHODS, TYPES
-
     parser.add_argument("model", help="a .gguf file of one part, or a name")
     parser.add_argument("out", help="a new .gguf file")
-    parser.add_argument("--type", default="Q4_0", metavar="TYPE", help=f"of the matrices of the layers: {', '.join(TYPES)}")
-    parser.add_argument("--method", default="search", metavar="METHOD", help=f"{' or '.join(METHODS)}: docs/compression.md")
+    parser.add_argument("--type", default="Q4_0", metavar="TYPE", help=f"of the matrices of the layers: {TYPES}")
+    parser.add_argument("--method", default="search", metavar="METHOD", help=f"{METHODS}: docs/compression.md")
     parser.add_argument(
         "--tensor", action="append", default=[], metavar="PATTERN=TYPE", help="another type for tensors of such names; may be repeated"
     )
