@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import math
 import struct
 from pathlib import Path
@@ -17,7 +19,7 @@ from llmi.cli import quantize as quantize_command
 from llmi.cli.commands import main
 from llmi.compress import evaluate, quantize
 from llmi.compress.blocks import BLOCK_TYPES, decode, encode
-from llmi.compress.gguf_file import GgufSource
+from llmi.compress.gguf_file import GgufSource, NewTensor, text_entry, write_gguf
 from llmi.compress.quantizing import METHODS, RECEIPT, TYPES, replay_file
 from llmi.testing import tiny_model
 
@@ -152,6 +154,33 @@ def test_equal_inputs_give_equal_bytes_and_a_receipt(source: Path, tmp_path: Pat
     beside = tmp_path / "source.gguf"
     beside.write_bytes(source.read_bytes())
     assert replay_file(first)[0]  # found by its name, next to the file
+
+
+def test_the_last_pattern_holds_in_the_receipt_too(source: Path, tmp_path: Path) -> None:
+    path = made(source, tmp_path / "a.gguf", tensors={"*ffn_up*": "Q8_0", "*": "Q5_0", "*attn*": "Q4_1"})
+    types = {tensor.name: tensor.type for tensor in GgufSource(path).tensors}
+    assert (types["blk.0.ffn_up.weight"], types["blk.0.attn_q.weight"], types["token_embd.weight"]) == (6, 3, 6)
+    assert replay_file(path, source)[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"version": 2}, "is of version 2"),
+        ({"settings": {"type": "Q9", "method": "search", "tensors": []}}, "type must be one of"),
+        ({"settings": {"type": "Q4_0", "method": "search", "tensors": [["*", "Q9"]]}}, "must be one of"),
+        ({"settings": {"type": "Q4_0", "method": "search", "tensors": [["*"]]}}, "cannot be read"),
+        ({"settings": 5}, "cannot be read"),
+    ],
+)
+def test_receipts_that_say_nothing_sound(source: Path, tmp_path: Path, change: dict[str, Any], says: str) -> None:
+    written = GgufSource(made(source, tmp_path / "a.gguf"))
+    receipt = json.loads(written.text_of(RECEIPT) or "") | change
+    entries = {**written.entries, RECEIPT: text_entry(json.dumps(receipt))}
+    tensors = [NewTensor(each.name, each.shape, each.type, functools.partial(written.bytes_of, each)) for each in written.tensors]
+    write_gguf(tmp_path / "b.gguf", entries, tensors, lambda: None)
+    with pytest.raises(InvalidParamsError, match=says):
+        replay_file(tmp_path / "b.gguf", source)
 
 
 def test_smaller_types_cost_more(source: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmi import _core
 from llmi.base.kinds import TOKEN_IDS, Listed, Text, Whole, parse
 from llmi.base.progress import progress
 from llmi.compress.results import Difference, Evaluation
@@ -99,11 +100,11 @@ def evaluate_all(
     given, named = _texts(texts)
     results = []
     with progress(len(models), "models") as bar:
-        original = _Judged(LLM(base), given, window, skip) if base is not None else None
+        original = _Judged(LLM(base), window, skip) if base is not None else None
         try:
             for model in models:
                 with LLM(model, **engine_args) as llm:  # type: ignore[arg-type]
-                    results.append(_beside(_Judged(llm, given, window, skip), original, named, answers))
+                    results.append(_beside(_Judged(llm, window, skip), original, given, named, answers))
                 bar.update(1)
         finally:
             if original is not None:
@@ -129,17 +130,32 @@ class _TextOrIds:
 
 
 class _Judged:
-    """A model and the rows of its windows: after the final norm, ready for the head."""
+    """A model, and what it made of windows and questions: a base is asked once for several models."""
 
-    def __init__(self, llm: LLM, texts: list[str | list[int]], window: int, skip: int) -> None:
-        self.llm, self.skip = llm, skip
+    def __init__(self, llm: LLM, window: int, skip: int) -> None:
+        self.llm, self.window, self.skip = llm, window, skip
         if window > llm.model_info.max_model_len:
             raise InvalidParamsError(f"window = {window} is more than the model's context of {llm.model_info.max_model_len}", "window")
-        self.windows = list(_windows(llm, texts, window))
+        self._rows: dict[tuple[int, ...], NDArray[np.float32]] = {}
+        self._answers: list[Any] = []
 
     def rows(self, window: list[int]) -> NDArray[np.float32]:
-        """The rows before each scored token."""
-        return self.llm.hidden_states([window], normed=True)[0][-1][self.skip - 1 : -1]
+        """The rows before each scored token, after the final norm: ready for the head."""
+        key = tuple(window)
+        if key not in self._rows:
+            self._rows[key] = self.llm.hidden_states([window], normed=True)[0][-1][self.skip - 1 : -1].copy()
+        return self._rows[key]
+
+    def answers(self, questions: list[str]) -> list[Any]:
+        """Greedy answers."""
+        if not self._answers:
+            params = SamplingParams(temperature=0, max_tokens=_ANSWER_TOKENS)
+            if self.llm.tokenizer.chat_template:
+                chats = [[{"role": "user", "content": question}] for question in questions]
+                self._answers = self.llm.chat(chats, params, use_tqdm=False)
+            else:
+                self._answers = self.llm.generate(questions, params, use_tqdm=False)
+        return self._answers
 
 
 def _windows(llm: LLM, texts: list[str | list[int]], window: int) -> Iterator[list[int]]:
@@ -192,18 +208,19 @@ def _error(values: Sequence[float]) -> float:
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
 
 
-def _beside(judged: _Judged, base: _Judged | None, text: str, answers: int) -> Evaluation:
+def _beside(judged: _Judged, base: _Judged | None, texts: list[str | list[int]], named: str, answers: int) -> Evaluation:
     if base is not None and not _same_vocabulary(judged.llm, base.llm):
         raise InvalidParamsError(f"base: {base.llm.model_info.path} has another vocabulary than {judged.llm.model_info.path}", "base")
+    windows = list(_windows(judged.llm, texts, judged.window))
     with ThreadPoolExecutor(2) as pool:  # the core computes a window's rows while NumPy sums another's
-        measured = list(pool.map(lambda window: _measure(judged, base, window), judged.windows))
+        measured = list(pool.map(lambda window: _measure(judged, base, window), windows))
     joined = np.concatenate(measured, axis=1)
     losses = [-float(part[0].mean()) for part in measured]
-    speeds = _speeds(judged.llm, judged.windows[0])
+    speeds = _speeds(judged.llm, windows[0])
     result = Evaluation(
         model=Path(judged.llm.model_info.path).name,
         base=None,
-        text=text,
+        text=named,
         bytes=sum(file.size for file in judged.llm._files.files),
         num_tokens=joined.shape[1],
         perplexity=math.exp(-float(joined[0].mean())),
@@ -224,7 +241,7 @@ def _beside(judged: _Judged, base: _Judged | None, text: str, answers: int) -> E
     result.base_types = sorted({kind for kind in _types(base.llm) if kind not in _UNQUANTIZED})
     if answers:
         result.answers = answers
-        result.differences = _differences(judged.llm, base.llm, answers)
+        result.differences = _differences(judged, base, answers)
         result.answers_equal = answers - len(result.differences)
     return result
 
@@ -234,8 +251,6 @@ def _same_vocabulary(a: LLM, b: LLM) -> bool:
 
 
 def _types(llm: LLM) -> set[str]:
-    from llmi import _core  # noqa: PLC0415
-
     tensors = _core.model_tensors(llm._files.core, llm._spec.quantization)
     return {tensor.stored_as or tensor.dtype for tensor in tensors if len(tensor.shape) > 1}
 
@@ -253,20 +268,13 @@ def _speeds(llm: LLM, window: list[int]) -> tuple[float, float]:
     return statistics.median(prompts), statistics.median(steps)
 
 
-def _differences(llm: LLM, base: LLM, count: int) -> list[Difference]:
+def _differences(judged: _Judged, base: _Judged, count: int) -> list[Difference]:
     questions: list[str] = []
     while len(questions) < count:
         questions += [turn.text for turn in turns(0, len(questions), 2 * count) if turn.text]
     questions = questions[:count]
-    params = SamplingParams(temperature=0, max_tokens=_ANSWER_TOKENS)
-
-    def answer(one: LLM) -> list[Any]:
-        if one.tokenizer.chat_template:
-            return one.chat([[{"role": "user", "content": question}] for question in questions], params, use_tqdm=False)
-        return one.generate(questions, params, use_tqdm=False)
-
     found = []
-    for question, theirs, ours in zip(questions, answer(base), answer(llm), strict=True):
+    for question, theirs, ours in zip(questions, base.answers(questions), judged.answers(questions), strict=True):
         if theirs.token_ids != ours.token_ids:
             pairs = enumerate(zip(theirs.token_ids, ours.token_ids, strict=False))
             place = next((index for index, (a, b) in pairs if a != b), min(len(theirs.token_ids), len(ours.token_ids)))

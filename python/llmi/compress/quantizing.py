@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmi import _core
-from llmi.base.kinds import Choice, parse
+from llmi.base.kinds import Choice, Text, parse
 from llmi.base.progress import progress
 from llmi.base.travel import Record
 from llmi.compress.blocks import BLOCK, BLOCK_TYPES, encode
 from llmi.compress.gguf_file import GgufSource, NewTensor, StoredTensor, number_entry, text_entry, write_gguf
 from llmi.errors import InvalidParamsError, ModelFileError
 from llmi.models import by_name
+from llmi.models.catalogue import sha256_of_file
 from llmi.models.files import OpenModel, open_model
 
 if TYPE_CHECKING:
@@ -116,16 +116,10 @@ def quantize(
     >>> from llmi.compress import quantize
     >>> print(quantize("model.gguf", "small.gguf", type="Q4_1", tensors={"*ffn_down*": "Q8_0"}))  # doctest: +SKIP
     """
-    rules = {"*": parse(Choice(TYPES), "type", type)}
-    method = parse(Choice(METHODS), "method", method)
-    given = {} if tensors is None else dict(tensors)
-    for pattern, kind in given.items():
-        parse(Choice(TYPES), f"tensors[{pattern!r}]", kind)
+    settings = _Settings.of(type, method, [] if tensors is None else tensors.items())
     path, target = by_name.resolve(model), _free(out)
     opened, source = _open(path)
-    settings = {"type": rules["*"], "method": method, "tensors": given}
-    receipt = {"version": _VERSION, "made": "quantize", "source": opened.digest()(), "model": path.name, "settings": settings}
-    return _write(opened, source, target, receipt)
+    return _write(opened, source, target, settings, {"source": opened.digest()(), "model": path.name})
 
 
 def replay_file(path: Path, model: str | os.PathLike[str] | None = None) -> tuple[bool, str]:
@@ -141,28 +135,25 @@ def replay_file(path: Path, model: str | os.PathLike[str] | None = None) -> tupl
         raise InvalidParamsError(f"{path} has no receipt: llmi quantize writes one")
     try:
         receipt = json.loads(text)
-        settings = receipt["settings"]
-        version, digest, name = receipt["version"], receipt["source"], str(receipt["model"])
+        if receipt["version"] != _VERSION:
+            raise InvalidParamsError(f"its receipt is of version {receipt['version']}, this llmi reads version {_VERSION}")
+        given = receipt["settings"]
+        settings = _Settings.of(given["type"], given["method"], given["tensors"])
+        digest, name = str(receipt["source"]), str(receipt["model"])
+    except InvalidParamsError as error:
+        raise InvalidParamsError(f"{path}: {error}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidParamsError(f"{path}: its receipt cannot be read: {error!r:.200}") from None
-    if version != _VERSION:
-        raise InvalidParamsError(f"{path}: its receipt is of version {version}, this llmi reads version {_VERSION}")
     opened, source = _open(by_name.resolve(path.parent / name if model is None else model))
     if opened.digest()() != digest:
         raise InvalidParamsError(f"{opened.path} is not the source of {path}: SHA-256 {opened.digest()()}, not {digest}")
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         again = Path(folder) / path.name
-        _write(opened, source, again, receipt)
-        first, second = _sha256(path), _sha256(again)
-    assert isinstance(settings, dict)
+        _write(opened, source, again, settings, {"source": digest, "model": name})
+        first, second = sha256_of_file(path), sha256_of_file(again)
     if first == second:
         return True, f"{path}: made again from {opened.path.name} with the same bytes (SHA-256 {first})"
     return False, f"{path}: made again from {opened.path.name} it has other bytes (SHA-256 {second}, not {first})"
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _free(out: str | os.PathLike[str]) -> Path:
@@ -187,27 +178,40 @@ def _open(path: Path) -> tuple[OpenModel, GgufSource]:
     return opened, GgufSource(Path(opened.files[0].path))
 
 
-def _write(opened: OpenModel, source: GgufSource, target: Path, receipt: Mapping[str, object]) -> Report:
-    settings = receipt["settings"]
-    assert isinstance(settings, dict)
-    wanted, fallbacks = _wanted(source, settings["type"], settings["tensors"])
-    made = [_made(opened, source, tensor, wanted.get(tensor.name), settings["method"]) for tensor in source.tensors]
+@dataclasses.dataclass(frozen=True)
+class _Settings:
+    """What a file is made by. tensors: patterns of names and their types, in the order in which they hold."""
+
+    type: str
+    method: str
+    tensors: list[tuple[str, str]]
+
+    @classmethod
+    def of(cls, kind: object, method: object, tensors: Iterable[tuple[object, object]]) -> _Settings:
+        """From a caller or a receipt. Raises InvalidParamsError."""
+        rules = [(parse(Text(), "tensors", pattern), parse(Choice(TYPES), f"tensors[{pattern!r}]", wanted)) for pattern, wanted in tensors]
+        return cls(parse(Choice(TYPES), "type", kind), parse(Choice(METHODS), "method", method), rules)
+
+
+def _write(opened: OpenModel, source: GgufSource, target: Path, settings: _Settings, origin: Mapping[str, str]) -> Report:
+    wanted, fallbacks = _wanted(source, settings)
+    made = [_made(opened, source, tensor, wanted.get(tensor.name), settings.method) for tensor in source.tensors]
     entries = dict(source.entries)
-    entries["general.file_type"] = number_entry(_FILE_TYPES[settings["type"]])
+    entries["general.file_type"] = number_entry(_FILE_TYPES[settings.type])
     entries["general.quantization_version"] = number_entry(2)
+    receipt = {"version": _VERSION, "made": "quantize", **origin, "settings": dataclasses.asdict(settings)}
     entries[RECEIPT] = text_entry(json.dumps(receipt, sort_keys=True))
     try:
         with progress(len(made), "tensors") as bar:
             write_gguf(target, entries, made, partial(bar.update, 1))
     except OSError as error:
         raise InvalidParamsError(f"out: {target} cannot be written: {error.strerror}", "out") from None
-    names = {number: name for name, number in {**FLOATS, **{kind.name: kind.number for kind in BLOCK_TYPES.values()}}.items()}
     infos = {tensor.name: tensor.dtype for tensor in _core.model_tensors(opened.core, "")}
     return Report(
         path=str(target),
         bytes=target.stat().st_size,
         source_bytes=source.path.stat().st_size,
-        tensors={new.name: names[new.type] for new, old in zip(made, source.tensors, strict=True) if new.type != old.type},
+        tensors={new.name: wanted[new.name] for new, old in zip(made, source.tensors, strict=True) if new.type != old.type},
         fallbacks=fallbacks,
         requantized=sorted(
             {infos[tensor.name] for tensor in source.tensors if tensor.name in wanted and tensor.type not in _FLOAT_NUMBERS}
@@ -215,16 +219,16 @@ def _write(opened: OpenModel, source: GgufSource, target: Path, receipt: Mapping
     )
 
 
-def _wanted(source: GgufSource, kind: str, patterns: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+def _wanted(source: GgufSource, settings: _Settings) -> tuple[dict[str, str], dict[str, str]]:
     """({name: type}, {name: why it stays}). Raises InvalidParamsError for a pattern that matches nothing."""
     wanted: dict[str, str] = {}
-    unused = set(patterns)
+    unused = {pattern for pattern, _ in settings.tensors}
     fallbacks: dict[str, str] = {}
     for tensor in source.tensors:
         if len(tensor.shape) < 2:
             continue
-        chosen = kind if tensor.name.startswith("blk.") and tensor.name.endswith(".weight") else None
-        for pattern, named in patterns.items():
+        chosen = settings.type if tensor.name.startswith("blk.") and tensor.name.endswith(".weight") else None
+        for pattern, named in settings.tensors:
             if fnmatch.fnmatchcase(tensor.name, pattern):
                 chosen = named
                 unused.discard(pattern)

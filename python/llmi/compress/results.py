@@ -25,7 +25,7 @@ class Difference:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Evaluation(Record):
-    """A model beside its base. What needs a base is None without one.
+    """A model compared with its base. What needs a base is None without one.
 
     Attributes
     ----------
