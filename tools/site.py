@@ -88,7 +88,7 @@ def help_of(command: str) -> str:
 
 
 def write_sources(folder: Path) -> None:
-    """All pages: those of docs, those beside it, and those that are made here."""
+    """All pages: those of docs, those at the top of the repository, and those that are made here."""
     shutil.copytree(ROOT / "docs", folder / "docs")
     for name in ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY"):
         shutil.copy(ROOT / f"{name}.md", folder)

@@ -88,8 +88,8 @@ def test_on_an_emulated_device(path: Path, alone: Any, monkeypatch: pytest.Monke
             llm.expert_use()
 
 
-def test_forks_and_rollbacks(roomy: LLM) -> None:
-    tokens = [(7 * i + 3) % 257 for i in range(40)]
+def check_forks(roomy: LLM, tokens: list[int]) -> None:
+    """A fork that went another way and back has the bits of a sequence at once."""
     whole = roomy.sequence(tokens)
     by_steps = roomy.sequence(tokens[:13])
     fork = by_steps.fork()
@@ -99,6 +99,10 @@ def test_forks_and_rollbacks(roomy: LLM) -> None:
         for begin in range(13, 40, 9):
             sequence.extend(tokens[begin : begin + 9])
         assert np.asarray(sequence.logits).tobytes() == np.asarray(whole.logits).tobytes()
+
+
+def test_forks_and_rollbacks(roomy: LLM) -> None:
+    check_forks(roomy, [(7 * i + 3) % 257 for i in range(40)])
 
 
 def test_use(path: Path) -> None:

@@ -15,7 +15,7 @@ from llmi import LLM, Capture, PromptLookup, SamplingParams, SpeculativeConfig, 
 from llmi.ranks import workers
 from llmi.testing import assert_same_tokens
 from rank_threads import RankThreads
-from test_expert_engine import COMPANIES, OPTIONS, requests
+from test_expert_engine import COMPANIES, OPTIONS, check_forks, requests
 from tiny_families import make
 
 pytestmark = pytest.mark.parity
@@ -75,15 +75,7 @@ def test_on_an_emulated_device(path: Path, alone: Any, monkeypatch: pytest.Monke
 
 
 def test_forks_and_rollbacks(roomy: LLM) -> None:
-    whole = roomy.sequence(TOKENS)
-    by_steps = roomy.sequence(TOKENS[:13])
-    fork = by_steps.fork()
-    fork.extend(TOKENS[:9])
-    fork.rollback(9)
-    for sequence in (by_steps, fork):
-        for begin in range(13, 40, 9):
-            sequence.extend(TOKENS[begin : begin + 9])
-        assert np.asarray(sequence.logits).tobytes() == np.asarray(whole.logits).tobytes()
+    check_forks(roomy, TOKENS)
 
 
 @pytest.mark.parametrize("kv_cache_dtype", ["float32", "bfloat16", "int8", "fp8"])

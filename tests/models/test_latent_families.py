@@ -16,14 +16,14 @@ import family_gguf
 from bits import assert_same_bits
 from checkpoint_files import DATA, Array, Stored, Tensors, read_file, unquantised, write_file
 from decoders import logits_of
+from family_specs import SEEN, check_meaning, interpreter
 from llmi.families.reader import Reading
-from spec_float64 import Interpreter, Spec
-from test_families import ALLOWED, distances, own_logits
-from tiny_families import LATENTS, NEAREST, NUM_TOKENS, TOKENS, make
+from spec_float64 import Spec
+from test_families import assert_near, own_logits
+from tiny_families import LATENTS, TOKENS, make
 
 pytestmark = pytest.mark.parity
 MSCALE = 0.1 * 0.707 * math.log(40) + 1  # of DeepSeek-V2-Lite
-SEEN = 1e-3  # ten times what the comparison of the engine allows
 LAYOUTS = ["ar-auto_awq", "ar-auto_gptq", "ct-FP8_BLOCK", "ct-MXFP4", "ct-W4A16", "bnb-nf4"]
 
 
@@ -34,31 +34,15 @@ def logits(path: Path, **options: Any) -> Array:
     return rows
 
 
-def interpreter(path: Path) -> Interpreter:
-    from safetensors.numpy import load_file
-
-    tensors = load_file(path / "model.safetensors")
-    config: dict[str, Any] = json.loads((path / "config.json").read_text())
-    shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    spec = Reading(config, "config.json", shapes, {}, NUM_TOKENS + 1).of_config_json()
-    return Interpreter(json.loads(spec.to_json()), tensors)
-
-
 @pytest.mark.parametrize("name", LATENTS)
 def test_logits_of_the_family(name: str, families: Path) -> None:
     family = make(name, families)
-    shown, own, theirs = distances(own_logits(family.path), family)
-    print(f"{name}: label and top 20 {shown:.1e}, whole rows {own:.1e}, transformers' fp32 {theirs:.1e}")
-    assert shown <= ALLOWED or own <= 2 * theirs
+    assert_near(own_logits(family.path), family)
 
 
 @pytest.mark.parametrize("name", LATENTS)
 def test_the_spec_means_what_transformers_computes(name: str, families: Path) -> None:
-    family = make(name, families)
-    model = interpreter(family.path)
-    difference = float(np.abs(model.logits(TOKENS) - family.float64).max())
-    print(f"{name}: {difference:.1e}, nearest to another choice {model.margin:.1e}")
-    assert difference < 1e-5 and model.margin >= NEAREST
+    check_meaning(make(name, families))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from decoders import logits_of
 from family_specs import SEEN, check_meaning, interpreter
 from llmi import LLM, SamplingParams, _core
 from spec_float64 import Array, Interpreter, Spec
-from test_families import ALLOWED, distances, own_logits
+from test_families import assert_near, own_logits
 from test_state_cards import changed
 from tiny_families import MAMBA, RECURRENT, TOKENS, Family, make
 
@@ -35,9 +35,7 @@ def made(name: str, families: Path) -> Family:
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_of_the_family(name: str, families: Path) -> None:
     family = made(name, families)
-    shown, own, theirs = distances(own_logits(family.path), family)
-    print(f"{name}: label and top 20 {shown:.1e}, whole rows {own:.1e}, transformers' fp32 {theirs:.1e}")
-    assert shown <= ALLOWED or own <= 2 * theirs
+    assert_near(own_logits(family.path), family)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -52,9 +50,7 @@ def test_value_heads_of_a_gguf_are_tiled(name: str, families: Path, tmp_path: Pa
     family = made(name, families)
     drafts = {"blk.4.nextn.eh_proj.weight": np.ones((4, 4), np.float32), "blk.4.attn_norm.weight": np.ones(64, np.float32)}
     path = family_gguf.write(name, family.path, tmp_path / "model.gguf", {"block_count": 5, "nextn_predict_layers": 1}, drafts)
-    shown, own, theirs = distances(logits_of(path, TOKENS), family)
-    print(f"{name}: label and top 20 {shown:.1e}, whole rows {own:.1e}, transformers' fp32 {theirs:.1e}")
-    assert shown <= ALLOWED or own <= 2 * theirs
+    assert_near(logits_of(path, TOKENS), family)
 
 
 def test_an_older_gguf_of_qwen3_next_has_one_projection(families: Path, tmp_path: Path) -> None:

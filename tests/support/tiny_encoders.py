@@ -15,6 +15,7 @@ import numpy as np
 
 import reference_float64
 from llmi.testing.tiny import byte_tokenizer
+from tiny_families import draw_parameters
 
 Array = np.ndarray[Any, Any]
 CLS, SEP, NO, YES = 257, 258, 259, 261  # 260 is "ye"
@@ -113,11 +114,7 @@ def make(name: str, path: Path) -> dict[str, Array]:
     config._attn_implementation = "eager"
     model = getattr(transformers, tiny.architecture)(config).float().eval()
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() >= 2:
-                parameter.normal_(0, 1.2 / parameter.shape[-1] ** 0.5)
-            else:
-                parameter.add_(0.1 * torch.randn_like(parameter))
+        draw_parameters(model)
         model.save_pretrained(path)
     (path / "tokenizer.json").write_text(json.dumps(tokenizer_json(tiny)))
     (path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))

@@ -403,6 +403,17 @@ def make(name: str, folder: Path, **changes: Any) -> Family:
     return Family(target, stored["fp32"], stored["float64"])
 
 
+def draw_parameters(model: Any) -> None:
+    """Matrices anew, so that rows keep their size; vectors a little off what they are."""
+    import torch
+
+    for parameter in model.parameters():
+        if parameter.dim() >= 2:
+            parameter.normal_(0, 1.2 / parameter.shape[-1] ** 0.5)
+        else:
+            parameter.add_(0.1 * torch.randn_like(parameter))
+
+
 def _write(name: str, path: Path, changes: dict[str, Any]) -> None:
     import torch
     import transformers
@@ -415,11 +426,7 @@ def _write(name: str, path: Path, changes: dict[str, Any]) -> None:
     config._attn_implementation = config._experts_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() >= 2:
-                parameter.normal_(0, 1.2 / parameter.shape[-1] ** 0.5)
-            else:
-                parameter.add_(0.1 * torch.randn_like(parameter))
+        draw_parameters(model)
         for part, tensor in (*model.named_parameters(), *model.named_buffers()):
             if part.endswith(("e_score_correction_bias", "expert_bias")):  # one is a buffer, one has two dimensions
                 tensor.normal_(0, 0.1)

@@ -12,7 +12,7 @@ from llmi.cli.bench_serve import add_load_options, bench_serve
 from llmi.cli.capacity import add_options as add_inspect_options
 from llmi.cli.capacity import parse_rate
 from llmi.cli.conformance import add_conformance_options, conformance
-from llmi.cli.console import OutputError, finish, is_terminal, note, prepare_streams, read_input, show, typed_text
+from llmi.cli.console import OutputError, check_folder_of, finish, is_terminal, note, prepare_streams, read_input, show, typed_text
 from llmi.cli.embed import add_embed_options, run_embed
 from llmi.cli.engine_flags import add_engine_flags, given_engine_options
 from llmi.cli.evaluate import add_eval_options, run_eval
@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     add_eval_options(
         commands.add_parser(
             "eval",
-            help="what a smaller model costs, beside its base",
+            help="what a smaller model costs, compared with its base",
             description="Perplexity, divergence from a base, equal answers, bytes and speed of models, in one table.",
         )
     )
@@ -316,8 +316,8 @@ def _bench(arguments: argparse.Namespace) -> int:
 
     if arguments.rounds < 1:
         raise InvalidParamsError("--rounds must be 1 or more", "rounds")
-    if hasattr(arguments, "output") and not Path(arguments.output).parent.is_dir():
-        raise InvalidParamsError(f"--output: there is no folder {Path(arguments.output).parent}", "output")
+    if hasattr(arguments, "output"):
+        check_folder_of(arguments.output, "output")
     with _load(arguments, enable_prefix_caching=False) as llm:
         if hasattr(arguments, "costs"):
             from llmi.simulation.costs import measure_costs

@@ -123,6 +123,20 @@ def typed_text(text: str, source: str) -> str:
         raise InvalidParamsError(f"{source} is not UTF-8", "prompt") from None
 
 
+def given_text(path: str, flag: str) -> str:
+    """The text of a file that a flag names. Raises InvalidParamsError."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidParamsError(f"--{flag}: {path} cannot be read: {error}", flag) from None
+
+
+def check_folder_of(path: str, flag: str) -> None:
+    """Raises InvalidParamsError if the file that a flag names has no folder to be written to."""
+    if not Path(path).parent.is_dir():
+        raise InvalidParamsError(f"--{flag}: there is no folder {Path(path).parent}", flag)
+
+
 def read_input() -> str:
     """All of standard input, without the newline at its end. Raises InvalidParamsError."""
     if sys.stdin is None or sys.stdin.closed:

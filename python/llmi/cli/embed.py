@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from llmi.base.whole_file import whole_file
-from llmi.cli.console import read_input, show, typed_text
+from llmi.cli.console import check_folder_of, read_input, show, typed_text
 from llmi.errors import InvalidParamsError
 
 
@@ -41,8 +41,8 @@ def run_embed(arguments: argparse.Namespace, load: Callable[..., Any]) -> int:
     if not texts:
         raise InvalidParamsError("there is no text: give one by -p, or lines by < FILE", "prompt")
     output = given.get("output")
-    if output is not None and not Path(output).parent.is_dir():
-        raise InvalidParamsError(f"--output: there is no folder {Path(output).parent}", "output")
+    if output is not None:
+        check_folder_of(output, "output")
     options = {name: given[name] for name in ("truncate_prompt_tokens", "prompt_name", "dimensions") if name in given}
     with load(arguments) as llm:
         if "query" in given:

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from llmi.cli.console import show
+from llmi.cli.console import check_folder_of, given_text, show
 from llmi.cli.engine_flags import add_engine_flags, given_engine_options
 from llmi.errors import InvalidParamsError
 
@@ -30,15 +30,10 @@ def run_eval(arguments: argparse.Namespace) -> int:
     from llmi.compress.results import differences, plot, table
     from llmi.models import by_name
 
-    texts = None
-    if hasattr(arguments, "text"):
-        try:
-            texts = Path(arguments.text).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidParamsError(f"--text: {arguments.text} cannot be read: {error}", "text") from None
+    texts = given_text(arguments.text, "text") if hasattr(arguments, "text") else None
     for name in ("output", "plot"):
-        if hasattr(arguments, name) and not Path(getattr(arguments, name)).parent.is_dir():
-            raise InvalidParamsError(f"--{name}: there is no folder {Path(getattr(arguments, name)).parent}", name)
+        if hasattr(arguments, name):
+            check_folder_of(getattr(arguments, name), name)
     results = evaluate_all(
         [by_name.resolve(name) for name in arguments.models],
         base=by_name.resolve(arguments.base) if hasattr(arguments, "base") else None,

@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmi.cli.console import note, show
-from llmi.errors import InvalidParamsError
+from llmi.cli.console import given_text, note, show
 
 if TYPE_CHECKING:
     from llmi.session import Session
@@ -34,10 +32,7 @@ def train(arguments: argparse.Namespace, load: Callable[[argparse.Namespace], Ab
 
     prompts = None
     if hasattr(arguments, "prompts"):
-        try:
-            prompts = [line for line in Path(arguments.prompts).read_text(encoding="utf-8").splitlines() if line.strip()]
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidParamsError(f"--prompts: {arguments.prompts} cannot be read: {error}", "prompts") from None
+        prompts = [line for line in given_text(arguments.prompts, "prompts").splitlines() if line.strip()]
     with load(arguments) as llm:
         try:
             report = train_heads(

@@ -139,6 +139,20 @@ def groups_of(c: Config, number: int) -> tuple[int, int]:
     return groups, used
 
 
+def grouped_sigmoids(c: Config, number: int, factor: float) -> RouterSpec:
+    """DeepSeek V3's router: sigmoids, a bias for the choice, groups by the sum of their two best."""
+    groups, used = groups_of(c, number)
+    return RouterSpec(
+        score="sigmoid",
+        num_groups=groups,
+        used_groups=used,
+        group_score="top2",
+        renormalise=c.boolean("norm_topk_prob", not c.is_gguf),
+        sum_epsilon=1e-20,
+        factor=factor,
+    )
+
+
 def use_mixtral_experts(c: Config, spec: ModelSpec, style: Style) -> None:
     """Mixtral's experts in every layer: the softmax's largest, renormalised."""
     number, used, size = sizes_of(c, "intermediate_size")

@@ -11,7 +11,7 @@ from typing import Final
 
 from llmi.families.config import Config
 from llmi.families.dense import Style, Tensors, dense
-from llmi.families.experts import HF_EXPERTS, ExpertTensors, between, groups_of, sizes_of
+from llmi.families.experts import HF_EXPERTS, ExpertTensors, between, grouped_sigmoids, groups_of, sizes_of
 from llmi.families.layers import bias
 from llmi.families.registry import family
 from llmi.families.rope import mscale, rope_of
@@ -211,20 +211,11 @@ def _softmax(c: Config) -> RouterSpec:
 
 
 def _sigmoid(c: Config) -> RouterSpec:
-    """V3's: a bias for the choice, groups by the sum of their two best."""
+    """V3's."""
     if not c.is_gguf:
         c.choose("topk_method", ("noaux_tc",), "noaux_tc")
         c.choose("scoring_func", ("sigmoid",), "sigmoid")
-    groups, used = groups_of(c, c.positive("num_experts"))
-    return RouterSpec(
-        score="sigmoid",
-        num_groups=groups,
-        used_groups=used,
-        group_score="top2",
-        renormalise=c.boolean("norm_topk_prob", not c.is_gguf),
-        sum_epsilon=1e-20,
-        factor=c.number("routed_scaling_factor", 1.0) or 1.0,
-    )
+    return grouped_sigmoids(c, c.positive("num_experts"), c.number("routed_scaling_factor", 1.0) or 1.0)
 
 
 @family(

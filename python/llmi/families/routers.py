@@ -6,7 +6,7 @@ import dataclasses
 
 from llmi.families.config import Config
 from llmi.families.dense import Style, Tensors, dense
-from llmi.families.experts import BLOCK_SPARSE, HF_EXPERTS, MAX_SIZE, ExpertTensors, between, groups_of, sizes_of
+from llmi.families.experts import BLOCK_SPARSE, HF_EXPERTS, MAX_SIZE, ExpertTensors, between, grouped_sigmoids, sizes_of
 from llmi.families.layers import FULL, SLIDING, bias, kinds_of, multiply, positive, use_one_window, use_windows
 from llmi.families.llama_like import attention_biases
 from llmi.families.registry import family
@@ -210,18 +210,9 @@ def glm4_moe(c: Config) -> ModelSpec:
     if c.is_gguf:
         del spec.layers[max(len(spec.layers) - drafts, 0) :]
     number, used, size = sizes_of(c)
-    groups, used_groups = groups_of(c, number)
     if c.is_gguf and c.integer(c.gguf_key("expert_gating_func"), 2) != 2:
         c.unsupported(c.gguf_key("expert_gating_func"), "scores of this family's experts that are no sigmoids (2)")
-    router = RouterSpec(
-        score="sigmoid",
-        num_groups=groups,
-        used_groups=used_groups,
-        group_score="top2",
-        renormalise=c.boolean("norm_topk_prob", not c.is_gguf),
-        sum_epsilon=1e-20,
-        factor=c.number("routed_scaling_factor", 1.0),
-    )
+    router = grouped_sigmoids(c, number, c.number("routed_scaling_factor", 1.0))
     experts = ExpertTensors(Tensors(c, style, spec), HF_EXPERTS)
     shared = between(c, "n_shared_experts") * size
     for index in range(between(c, "first_k_dense_replace", 0), len(spec.layers)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,16 @@ class Metadata:
         if not isinstance(value, list) or (value and type(value[0]) not in types):
             raise self.fail(key, f"not a list of numbers ({' or '.join(kind.__name__ for kind in types)})")
         return value
+
+    def scores(self, count: int) -> list[float]:
+        """A score for each of so many tokens."""
+        key = GGML + "scores"
+        scores = self.numbers(key, float, int)
+        if scores is None or len(scores) != count:
+            raise self.fail(key, "missing, or not one for each token")
+        if any(map(math.isnan, scores)):
+            raise self.fail(key, "a score is no number (NaN)")
+        return scores
 
     def token_id(self, key: str, vocab_size: int) -> int | None:
         value = self.metadata.get(key)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from llmi import _core
@@ -21,12 +20,7 @@ class SentencePiece:
 
     def __init__(self, reader: Metadata, file: _core.GgufFile, listed: ListedTokens, types: list[int], unknown: int | None) -> None:
         self.reader, self.file, self.listed, self.types, self.unknown = reader, file, listed, types, unknown
-        scores = reader.numbers(GGML + "scores", float, int)
-        if scores is None or len(scores) != len(types):
-            raise reader.fail(GGML + "scores", "missing, or not one for each token")
-        if any(map(math.isnan, scores)):
-            raise reader.fail(GGML + "scores", "a score is no number (NaN)")
-        self.scores: list[float] = scores
+        self.scores = reader.scores(len(types))
         prefix = reader.flag(GGML + "add_space_prefix")
         self.prefix_space = prefix is None or prefix
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from llmi.text.assembly import assemble
@@ -23,12 +22,7 @@ class Unigram:
         if unknown is None:
             raise reader.fail(GGML + "unknown_token_id", "missing: what no tokens make is the unknown one")
         self.unknown = unknown
-        scores = reader.numbers(GGML + "scores", float, int)
-        if scores is None or len(scores) != len(types):
-            raise reader.fail(GGML + "scores", "missing, or not one for each token")
-        if any(map(math.isnan, scores)):
-            raise reader.fail(GGML + "scores", "a score is no number (NaN)")
-        self.scores: list[float] = scores
+        self.scores = reader.scores(len(types))
         self.prefix_space = reader.flag(GGML + "add_space_prefix") is not False
         self.joins_spaces = reader.flag(GGML + "remove_extra_whitespaces") is True
         charsmap = reader.numbers(GGML + "precompiled_charsmap", int)
