@@ -14,6 +14,7 @@ import pytest
 
 import llmi
 from llmi import LLM, AsyncLLM, SamplingParams
+from llmi.base.ending import ENDING
 from llmi.outputs.results import RequestOutput
 from llmi.requests.resolve import derive_seed
 from llmi.requests.results import ResultBuilder
@@ -191,7 +192,7 @@ def test_cached_tokens_are_known_with_the_first_output(llm: LLM) -> None:
 @pytest.mark.parametrize("kind", ["delta", "cumulative", "final"])
 @pytest.mark.parametrize("where", ["running", "waiting", "arriving"])
 def test_deadlines_count_from_the_arrival(llm: LLM, where: str, kind: str) -> None:
-    deadline = 0.0 if where == "arriving" else 0.15
+    deadline = 0.0 if where == "arriving" else 0.4
 
     async def main(engine: AsyncLLM) -> list[RequestOutput]:
         params = SLOW.replace(output_kind=kind)
@@ -265,6 +266,33 @@ def test_chats_are_prepared_off_the_loop(llm: LLM, monkeypatch: pytest.MonkeyPat
 
     outputs = run(llm, main)
     assert outputs[-1] == expected and threads and threading.main_thread() not in threads
+
+
+def test_work_that_its_deadline_ends_is_a_timeout(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own error has come first: the loop stands still until then."""
+    begun, done = threading.Event(), threading.Event()
+
+    def encode(*args: Any) -> Any:
+        ending = ENDING.get()
+        assert ending is not None
+        begun.set()
+        while not ending.is_over:
+            time.sleep(0.001)
+        done.set()
+        raise llmi.ChatTemplateError("ended", None)
+
+    monkeypatch.setattr(type(llm.tokenizer), "encode_prompt", encode)
+
+    async def main(engine: AsyncLLM) -> None:
+        task = asyncio.ensure_future(anext(engine.generate("x" * 3_000, PARAMS, deadline_s=0.2)))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        assert done.wait(HANG_S)
+        time.sleep(0.05)
+        with pytest.raises(llmi.RequestTimeoutError):
+            await task
+
+    run(llm, main)
 
 
 def test_long_texts_leave_the_loop_free(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,6 +148,31 @@ def test_errors_and_results_come_through() -> None:
     assert asyncio.run(main()) == 3
 
 
+def until_its_ending(done: threading.Event) -> None:
+    """Work that ends with an error because its deadline has passed, as a chat template does."""
+    ending = ENDING.get()
+    assert ending is not None
+    while not ending.is_over:
+        time.sleep(0.001)
+    done.set()
+    raise ChatTemplateError("ended", None)
+
+
+def test_work_that_its_deadline_ends_is_a_timeout() -> None:
+    """Its own error has come first: the loop stands still until then."""
+
+    async def main() -> None:
+        done = threading.Event()
+        task = asyncio.create_task(asking(lambda: until_its_ending(done), asyncio.Event(), Preparing(), {**PLAIN, "timeout_s": 0.05}))
+        await asyncio.sleep(0)
+        assert done.wait(60)
+        time.sleep(0.05)
+        with pytest.raises(RequestTimeoutError):
+            await task
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("body", "size", "kind"),
     [

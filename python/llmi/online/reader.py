@@ -45,9 +45,9 @@ class Arrival:
 
     def check_deadline(self) -> None:
         """Raises RequestTimeoutError if the deadline has passed already."""
-        elapsed = time.monotonic() - self.arrived_s
-        if self.deadline_s is not None and elapsed >= self.deadline_s:
-            raise timeout_error(self.name, self.deadline_s, elapsed, 0, None)
+        now_s = time.monotonic()
+        if self.deadline_s is not None and now_s >= self.arrived_s + self.deadline_s:
+            raise timeout_error(self.name, self.deadline_s, now_s - self.arrived_s, 0, None)
 
 
 class Host(Protocol):
@@ -205,7 +205,7 @@ class RequestStream(StaysHere, AsyncIterator[RequestOutput]):
             self._made = asyncio.get_running_loop().run_in_executor(arrival.threads, context.run, _attempt, arrival.make, time.monotonic())
         left = None if arrival.deadline_s is None else max(0.0, arrival.arrived_s + arrival.deadline_s - time.monotonic())
         done, _ = await asyncio.wait([self._made], timeout=left)
-        if not done:
+        if not done or isinstance(self._made.result(), Exception):  # which may say that it was ended at the deadline
             arrival.check_deadline()
         return await self._made
 

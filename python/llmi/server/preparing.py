@@ -74,7 +74,7 @@ class Preparing:
             timeout = None if limit_s is None else max(0.0, ending.at_s - time.monotonic())
             waits: set[asyncio.Future[Any]] = {made, left, told}
             await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            if made.done():
+            if made.done() and (made.exception() is None or not ending.is_over):  # an error may say that the deadline ended the work
                 return made.result()
             if told.done():
                 raise shutting_down()
