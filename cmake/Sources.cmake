@@ -16,8 +16,8 @@ set(LLMI_CORE_SOURCES
   model/checkpoints/compressed_tensors.cc model/checkpoints/fp8.cc model/checkpoints/gptq.cc
   model/checkpoints/matrix.cc model/checkpoints/mxfp4.cc model/checkpoints/parts.cc model/checkpoints/registry.cc model/checkpoints/scheme.cc
   model/checkpoints/tensor_list.cc model/checkpoints/torchao.cc
-  model/attention_capture.cc model/attention_layer.cc model/batch_bytes.cc model/decoder.cc model/decoder_head.cc model/decoder_ranks.cc model/eagle.cc model/eagle_loader.cc model/drafter_tensors.cc model/medusa.cc model/medusa_loader.cc model/dequantize.cc model/expert_layer.cc model/expert_use.cc model/layer_input.cc model/head_tiles.cc model/work.cc
-  model/file_kind.cc model/grid_blocks.cc model/grids.cc model/inert.cc model/latent_attention.cc model/layer_pass.cc model/loader.cc model/mixer.cc model/mlp_layer.cc model/pack.cc
+  model/attention_capture.cc model/attention_layer.cc model/batch_bytes.cc model/decoder.cc model/decoder_head.cc model/decoder_ranks.cc model/eagle.cc model/eagle_loader.cc model/error_feedback.cc model/drafter_tensors.cc model/medusa.cc model/medusa_loader.cc model/dequantize.cc model/expert_layer.cc model/expert_use.cc model/layer_input.cc model/head_tiles.cc model/work.cc
+  model/file_kind.cc model/grid_blocks.cc model/grids.cc model/inert.cc model/input_sums.cc model/latent_attention.cc model/layer_pass.cc model/loader.cc model/mixer.cc model/mlp_layer.cc model/pack.cc
   model/position_values.cc model/quantize.cc model/rank_attention.cc model/rank_calls.cc model/rank_plan.cc model/ranks.cc model/recurrence_layer.cc model/rope_table.cc model/short_conv_layer.cc model/steering.cc model/spec.cc model/spec_check.cc model/stored_matrix.cc model/super_blocks.cc
   model/tensor_slots.cc model/weights.cc model/workspace.cc
   sampling/contrast.cc sampling/edits.cc sampling/law.cc sampling/logprobs.cc sampling/params.cc sampling/repetition.cc
@@ -53,7 +53,7 @@ set(LLMI_NO_CUDA_SOURCES kernels/no_cuda/cuda_device.cc)
 set(LLMI_BINDING_SOURCES
   bindings/module.cpp bindings/bind_engine.cpp bindings/bind_constraint.cpp bindings/bind_drafters.cpp bindings/bind_errors.cpp bindings/bind_files.cpp
   bindings/bind_records.cpp bindings/bind_requests.cpp bindings/bind_simulation.cpp bindings/bind_speculation.cpp bindings/bind_system.cpp
-  bindings/bind_lab.cpp bindings/bind_prefixes.cpp bindings/bind_ranks.cpp bindings/engine_handle.cpp bindings/engine_options.cpp bindings/gil.cpp bindings/held_sequence.cpp bindings/py_drafter.cpp bindings/py_constraint.cpp bindings/py_hooks.cpp)
+  bindings/bind_compress.cpp bindings/bind_lab.cpp bindings/bind_prefixes.cpp bindings/bind_ranks.cpp bindings/engine_handle.cpp bindings/engine_options.cpp bindings/gil.cpp bindings/held_sequence.cpp bindings/py_drafter.cpp bindings/py_constraint.cpp bindings/py_hooks.cpp)
 
 # What tests and benchmarks alone need: the emulated device, one that runs no kernel, and their bindings.
 set(LLMI_TESTING_CORE_SOURCES kernels/cuda/emulated_device.cc kernels/cuda/null_device.cc)

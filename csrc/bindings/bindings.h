@@ -10,6 +10,7 @@ namespace llmi {
 // The CoreError that Python gets for `error`.
 pybind11::object PythonError(const Error& error);
 
+void RegisterCompress(pybind11::module_& module);
 void RegisterConstraints(pybind11::module_& module);
 void RegisterDrafters(pybind11::module_& module);
 void RegisterErrors(pybind11::module_& module);

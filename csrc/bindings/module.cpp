@@ -5,6 +5,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_used()) {
   llmi::RegisterErrors(module);
   llmi::RegisterFiles(module);
   llmi::RegisterConstraints(module);
+  llmi::RegisterCompress(module);
   llmi::RegisterLab(module);
   llmi::RegisterRecords(module);
   llmi::RegisterSimulation(module);

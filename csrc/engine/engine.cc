@@ -106,6 +106,25 @@ ExpertCounts Engine::ExpertUses() {
   return counts;
 }
 
+void Engine::GatherInputs(int file) {
+  CheckArgument(context_.device == nullptr && decoder_->ranks() == nullptr, "inputs are gathered on the CPU, in one process");
+  commands_.Execute([&] {
+    inputs_ = std::make_unique<InputSums>(decoder_->Slots(), file);
+    context_.tap = inputs_.get();
+  });
+}
+
+std::unique_ptr<InputSums> Engine::TakeInputs() {
+  std::unique_ptr<InputSums> inputs;
+  commands_.Execute([&] {
+    CheckArgument(inputs_ != nullptr, "no inputs are gathered");
+    context_.tap = nullptr;
+    inputs_->Finish(context_);
+    inputs = std::move(inputs_);
+  });
+  return inputs;
+}
+
 bool Engine::MayRun(bool stepped) const {
   if (!scheduler_->HasWork()) return false;
   if (stepped) return true;

@@ -27,6 +27,7 @@
 #include "kernels/ops/context.h"
 #include "model/decoder.h"
 #include "model/draft_heads.h"
+#include "model/input_sums.h"
 #include "scheduler/scheduler.h"
 #include "speculative/cost_curve.h"
 
@@ -81,6 +82,11 @@ class Engine {
   CostCurve Costs();
   // Which experts the rows of all forwards used. Throws like CommandQueue::Execute.
   ExpertCounts ExpertUses();
+  // Sums over what the linear layers read, of all rows from now on; file: as InputSums takes it. On the CPU alone, of whole weights. Throws
+  // like CommandQueue::Execute.
+  void GatherInputs(int file);
+  // The sums, which end with this. Throws like CommandQueue::Execute, and Error(kInvalidArgument) if nothing was begun.
+  std::unique_ptr<InputSums> TakeInputs();
   // Writes the blocks of this beginning to prefix_cache_dir, as far as the prefix cache has them; returns their number of tokens. Throws
   // like CommandQueue::Execute, and Error(kInvalidArgument) without such a folder.
   int64_t SavePrefix(std::span<const int32_t> token_ids, const std::string& salt);
@@ -116,6 +122,7 @@ class Engine {
 
   std::unique_ptr<Decoder> decoder_;
   KernelContext context_;
+  std::unique_ptr<InputSums> inputs_;  // null: nothing is gathered
   const RequestLimits limits_;
   Lifetime life_;
   Inbox inbox_;

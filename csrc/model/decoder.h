@@ -25,6 +25,7 @@
 #include "model/ranks.h"
 #include "model/shortlist.h"
 #include "model/spec.h"
+#include "model/tensor_slots.h"
 #include "model/weights.h"
 #include "model/work.h"
 #include "model/workspace.h"
@@ -54,6 +55,9 @@ class Decoder {
 
   // The work of Forward and the heads so far, for any caller.
   const Work& work() const { return work_.done(); }
+
+  // The model's tensors and where they are; they point into this object.
+  std::vector<TensorSlot> Slots() { return TensorSlotsOf(&spec_, &weights_); }
 
   // The sizes of the states of all layers, without numbers of slots and chunks.
   const StateSizes& state_sizes() const { return states_.sizes(); }

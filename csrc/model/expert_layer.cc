@@ -73,7 +73,8 @@ void MixExperts(const LayerPass& pass, const MoeSpec& moe, const MlpWeights& wei
   const PackedMatrix& gate = FirstMatrix(expert, weights);
   const LinearInput forms = MakeInput(context, num_pairs, {&gate, &weights.up.matrix}, false, pass.workspace.gathered_forms);
   float* gathered = Floats(context, pass.workspace.gathered, num_pairs * hidden);
-  const bool reads_floats = !IsQuantizedPacked(gate.view().type) || !IsQuantizedPacked(weights.up.matrix.view().type);
+  const bool reads_floats =
+      context.tap != nullptr || !IsQuantizedPacked(gate.view().type) || !IsQuantizedPacked(weights.up.matrix.view().type);
   GatherPairs(context, routed.pairs, input.x, input.forms, hidden, reads_floats ? gathered : nullptr, forms);
 
   const RowSpan own = pass.ranks == nullptr ? RowSpan{0, expert.size} : pass.ranks->plan().Inner(expert.size, pass.ranks->rank());

@@ -4,6 +4,7 @@
 namespace llmi {
 
 class Device;
+class LinearTap;
 class ThreadPool;
 struct KernelTable;
 
@@ -15,6 +16,7 @@ struct KernelContext {
   bool bf16_dots = false;    // CPU: bf16 weights are multiplied with activations rounded to bf16, in pairs
   // Quantised weights are multiplied with activation codes of two bytes instead of one (quantize_rows.h).
   bool wide_activations = false;
+  LinearTap* tap = nullptr;  // CPU: is told of each linear layer
 };
 
 }  // namespace llmi

@@ -10,6 +10,7 @@
 #include "kernels/dispatch/kernel_table.h"
 #include "kernels/dispatch/row_tasks.h"
 #include "kernels/ops/linear_rows.h"
+#include "kernels/ops/linear_tap.h"
 
 namespace llmi {
 namespace {
@@ -119,6 +120,7 @@ void ExpertLinear(const KernelContext& context, const ExpertPairs& pairs, const 
     CheckArgument(!w.in_chunks && !IsRowsPacked(w.type), "expert_linear: the matrices are in the CPU's tiles");
   }
   if (context.device != nullptr) return context.device->ExpertLinear(pairs, args);
+  if (context.tap != nullptr) context.tap->Take(context, args, &pairs);
   // About eight pieces a thread and more, so that threads end together; a piece reads at least one tile.
   const int64_t share = std::max<int64_t>(1, CostOfAll(pairs, args) / (int64_t{16} * context.num_threads));
   const std::vector<ExpertPiece> pieces = CutIntoExpertPieces(pairs, args, share);

@@ -108,7 +108,7 @@ void GatedLinear(const KernelContext& context, const LinearArgs& layers, const A
   const PackedView& up = layers.parts[1].weights;
   const int64_t size = gate.num_rows;
   const bool in_codes = IsQuantizedPacked(gate.type) && IsQuantizedPacked(up.type) && input.quantized.codes != nullptr;
-  if (!in_codes || input.rounded != nullptr || layers.num_rows <= kFewRows) {
+  if (!in_codes || input.rounded != nullptr || layers.num_rows <= kFewRows || context.tap != nullptr) {
     Linear(context, layers);
     return Activate(context, activation, input);
   }

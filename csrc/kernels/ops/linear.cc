@@ -10,6 +10,7 @@
 #include "kernels/dispatch/row_tasks.h"
 #include "kernels/ops/linear_row_tiles.h"
 #include "kernels/ops/linear_rows.h"
+#include "kernels/ops/linear_tap.h"
 
 namespace llmi {
 namespace {
@@ -101,6 +102,7 @@ void Linear(const KernelContext& context, const LinearArgs& args) {
     first_task[index + 1] = first_task[index] + (num_tiles + per_task - 1) / per_task;
   }
   if (context.device != nullptr) return context.device->Linear({.layers = args});
+  if (context.tap != nullptr) context.tap->Take(context, args, nullptr);
   const auto num_parts = static_cast<size_t>(args.num_parts);
   context.pool->ParallelFor(first_task[num_parts], context.num_threads, [&](int64_t task) {
     size_t p = 0;

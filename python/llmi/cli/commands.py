@@ -1,5 +1,5 @@
-"""The command line: llmi chat | generate | embed | serve | batch | inspect | doctor | bench | eval | quantize | simulate | train-heads |
-conformance | replay | cache."""
+"""The command line: llmi chat | generate | embed | serve | batch | inspect | doctor | bench | eval | calibrate | quantize | simulate |
+train-heads | conformance | replay | cache."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from llmi.cli.batch import add_batch_options, run_batch
 from llmi.cli.bench_serve import add_load_options, bench_serve
+from llmi.cli.calibrate import add_calibrate_options, run_calibrate
 from llmi.cli.capacity import add_options as add_inspect_options
 from llmi.cli.capacity import parse_rate
 from llmi.cli.conformance import add_conformance_options, conformance
@@ -88,6 +89,13 @@ def _parser() -> argparse.ArgumentParser:
             "eval",
             help="what a smaller model costs, compared with its base",
             description="Perplexity, divergence from a base, equal answers, bytes and speed of models, in one table.",
+        )
+    )
+    add_calibrate_options(
+        commands.add_parser(
+            "calibrate",
+            help="what a model's matrices read over a text",
+            description="Sums over what each matrix reads, as an importance matrix in llama.cpp's form, for `llmi quantize --calibration`.",
         )
     )
     add_quantize_options(
@@ -395,6 +403,7 @@ COMMANDS = {
     "doctor": _doctor,
     "bench": _bench,
     "eval": run_eval,
+    "calibrate": run_calibrate,
     "quantize": run_quantize,
     "simulate": simulate_command,
     "train-heads": lambda arguments: train(arguments, _load),

@@ -1,6 +1,7 @@
 """The compression lab: make a model smaller, and know what it cost."""
 
 from llmi.compress.absmax import Quantized, absmax_quantize
+from llmi.compress.calibration import Calibration, calibrate
 from llmi.compress.evaluation import evaluate, evaluate_all
 from llmi.compress.heads import pool_kv_heads
 from llmi.compress.masks import prune_mask
@@ -9,11 +10,13 @@ from llmi.compress.results import Difference, Evaluation
 from llmi.compress.threshold import kl_threshold
 
 __all__ = [
+    "Calibration",
     "Difference",
     "Evaluation",
     "Quantized",
     "Report",
     "absmax_quantize",
+    "calibrate",
     "evaluate",
     "evaluate_all",
     "kl_threshold",

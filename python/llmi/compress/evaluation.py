@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmi import _core
-from llmi.base.kinds import TOKEN_IDS, Listed, Text, Whole, parse
+from llmi.base.kinds import Whole, parse
 from llmi.base.progress import progress
 from llmi.compress.results import Difference, Evaluation
-from llmi.compress.texts import judged_text
+from llmi.compress.texts import given_texts, judged_text
 from llmi.errors import InvalidParamsError
 from llmi.llm import LLM
 from llmi.params.sampling import SamplingParams
@@ -97,7 +97,7 @@ def evaluate_all(
     """`evaluate` of several models over one base, which is loaded and read once."""
     window, answers = parse(_WINDOW, "window", window), parse(_COUNT, "answers", answers)
     skip = parse(Whole(1, window - 1, f"an integer in [1, window - 1], which is [1, {window - 1}]"), "skip", skip)
-    given, named = _texts(texts)
+    given, named = given_texts(texts)
     results = []
     with progress(len(models), "models") as bar:
         original = _Judged(LLM(base), window, skip) if base is not None else None
@@ -110,23 +110,6 @@ def evaluate_all(
             if original is not None:
                 original.llm.close()
     return results
-
-
-def _texts(texts: object) -> tuple[list[str | list[int]], str]:
-    """The texts, and what a table calls them. [] is llmi's own."""
-    if texts is None:
-        return [], "llmi's text"
-    if isinstance(texts, str):
-        return [parse(Text(), "texts", texts)], "the given text"
-    entries = parse(Listed(_TextOrIds(), "a text, or a list of texts or of lists of token ids", 1 << 20, min_len=1), "texts", texts)
-    return entries, f"{len(entries)} given texts"
-
-
-class _TextOrIds:
-    """A string or a list of token ids."""
-
-    def parse(self, name: str, value: object) -> str | list[int]:
-        return parse(Text(), name, value) if isinstance(value, str) else list(parse(TOKEN_IDS, name, value))
 
 
 class _Judged:

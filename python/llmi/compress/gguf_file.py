@@ -139,6 +139,11 @@ def text_entry(text: str) -> bytes:
     return struct.pack("<IQ", _TEXT, len(data)) + data
 
 
+def texts_entry(texts: Sequence[str]) -> bytes:
+    """Type and value of a list of texts."""
+    return struct.pack("<IIQ", _ARRAY, _TEXT, len(texts)) + b"".join(_named(text) for text in texts)
+
+
 def number_entry(value: int) -> bytes:
     """Type and value of a 32-bit number."""
     return struct.pack("<II", _U32, value)

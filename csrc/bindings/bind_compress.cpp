@@ -1,0 +1,97 @@
+// What compression computes in the core: sums over the inputs of linear layers, and rounding with error feedback.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "bindings/arrays.h"
+#include "bindings/bindings.h"
+#include "bindings/engine_handle.h"
+#include "bindings/gil.h"
+#include "core/fp_env.h"
+#include "model/error_feedback.h"
+#include "model/input_sums.h"
+
+namespace py = pybind11;
+
+namespace llmi {
+namespace {
+
+using FloatMatrix = py::array_t<float, py::array::c_style>;
+
+// (readers, counts, squares [matrix, column] flat, offset of the products in the file or -1) of each input.
+py::list Inputs(EngineHandle& handle) {
+  std::unique_ptr<InputSums> sums;
+  {
+    const GilReleased release;
+    sums = handle.engine().TakeInputs();
+  }
+  py::list inputs;
+  for (const InputSums::Input& input : sums->inputs()) {
+    inputs.append(py::make_tuple(input.readers, CopyArray(input.counts), CopyArray(input.squares),
+                                 input.products != nullptr ? input.products->offset() : int64_t{-1}));
+  }
+  return inputs;
+}
+
+py::tuple Factor(const FloatMatrix& products, const std::vector<int64_t>& order, double damping) {
+  const auto size = static_cast<int64_t>(order.size());
+  std::vector<int64_t> sorted = order;
+  std::ranges::sort(sorted);
+  bool is_order = products.ndim() == 2 && products.shape(0) == size && products.shape(1) == size;
+  for (int64_t i = 0; is_order && i < size; ++i) is_order = sorted[static_cast<size_t>(i)] == i;
+  CheckArgument(is_order, "products are [size, size], and the order is one of [0, size)");
+  ProductFactor factor;
+  {
+    const GilReleased release;
+    const FloatEnvironmentGuard guard;
+    factor = FactorProducts(products.data(), order, damping);
+  }
+  return py::make_tuple(CopyArray(factor.upper).reshape({size, size}), CopyArray(factor.pivots));
+}
+
+py::array Feed(const FloatMatrix& values, FloatMatrix& targets, const FloatMatrix& upper, int64_t begin, int64_t count,
+               const FloatMatrix& scales, const FloatMatrix& lows, int32_t least, int32_t most, const std::vector<float>& levels) {
+  const bool is_matrix = values.ndim() == 2 && targets.ndim() == 2 && upper.ndim() == 2;
+  CheckArgument(is_matrix && std::equal(values.shape(), values.shape() + 2, targets.shape()) && upper.shape(0) == values.shape(1) &&
+                    upper.shape(1) == values.shape(1) && scales.size() == values.shape(0) && lows.size() == values.shape(0),
+                "values and targets are [rows, columns], upper [columns, columns], scales and lows [rows]");
+  CheckArgument(0 <= begin && 0 < count && count <= values.shape(1) - begin, "columns that are not there");
+  py::array_t<int16_t> codes({values.shape(0), static_cast<py::ssize_t>(count)});
+  const FeedbackArgs args = {.num_rows = values.shape(0),
+                             .num_cols = values.shape(1),
+                             .values = values.data(),
+                             .targets = targets.mutable_data(),
+                             .upper = upper.data(),
+                             .begin = begin,
+                             .count = count,
+                             .scales = scales.data(),
+                             .lows = lows.data(),
+                             .least = least,
+                             .most = most,
+                             .levels = levels,
+                             .codes = codes.mutable_data()};
+  const GilReleased release;
+  const FloatEnvironmentGuard guard;
+  FeedErrors(args);
+  return codes;
+}
+
+}  // namespace
+
+void RegisterCompress(py::module_& module) {
+  module.def(
+      "gather_inputs", [](EngineHandle& handle, int file) { handle.engine().GatherInputs(file); }, py::arg("engine"), py::arg("file"),
+      "From now on sums over what the linear layers read are gathered; products go into this file, of a number below 0 nowhere.",
+      py::call_guard<GilReleased>());
+  module.def("gathered_inputs", &Inputs, py::arg("engine"), "Ends it: (readers, counts, squares, offset of the products) of each input.");
+  module.def("factor_products", &Factor, py::arg("products"), py::arg("order"), py::arg("damping"),
+             "(M, D) of the products with damping on the diagonal, in this order: M D M^T, M upper triangular.");
+  module.def("feed_errors", &Feed, py::arg("values"), py::arg("targets").noconvert(), py::arg("upper"), py::arg("begin"), py::arg("count"),
+             py::arg("scales"), py::arg("lows"), py::arg("least"), py::arg("most"), py::arg("levels"),
+             "Codes of columns [begin, begin + count); their errors are added to the targets of the columns behind.");
+}
+
+}  // namespace llmi
