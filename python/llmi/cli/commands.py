@@ -134,6 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_argument(
         "-m", "--model", help="the model file, or the source of a .gguf, if the receipt's name does not find it", default=argparse.SUPPRESS
     )
+    replay.add_argument("--calibration", metavar="FILE", default=None, help="of a .gguf: the calibration that it was made with")
     add_engine_flags(replay, "replay")
     _add_cache(commands)
     return parser
@@ -350,7 +351,7 @@ def _replay(arguments: argparse.Namespace) -> int:
 
         from llmi.compress.quantizing import replay_file
 
-        is_equal, line = replay_file(Path(arguments.receipt), getattr(arguments, "model", None))
+        is_equal, line = replay_file(Path(arguments.receipt), getattr(arguments, "model", None), arguments.calibration)
         show(line)
         return 0 if is_equal else 1
     receipt = Receipt.load(arguments.receipt)

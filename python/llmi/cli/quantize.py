@@ -9,7 +9,7 @@ from llmi.errors import InvalidParamsError
 
 # As llmi.compress has them, which is loaded when the command runs.
 TYPES = "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, F32, F16, BF16"
-METHODS = "absmax or search"
+METHODS = "absmax, search or gptq"
 
 
 def add_quantize_options(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +20,9 @@ def add_quantize_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", default="search", metavar="METHOD", help=f"{METHODS}: docs/compression.md")
     parser.add_argument(
         "--tensor", action="append", default=[], metavar="PATTERN=TYPE", help="another type for tensors of such names; may be repeated"
+    )
+    parser.add_argument(
+        "--calibration", metavar="FILE", default=None, help="of llmi calibrate: weighs errors by it; gptq needs one with --gram"
     )
 
 
@@ -33,5 +36,13 @@ def run_quantize(arguments: argparse.Namespace) -> int:
         if not (pattern and equals and kind):
             raise InvalidParamsError(f"--tensor must be PATTERN=TYPE, such as '*ffn_down*=Q8_0', not {rule!r}", "tensors")
         tensors[pattern] = kind
-    show(str(quantize(arguments.model, arguments.out, type=arguments.type, method=arguments.method, tensors=tensors)))
+    report = quantize(
+        arguments.model,
+        arguments.out,
+        type=arguments.type,
+        method=arguments.method,
+        tensors=tensors,
+        calibration=arguments.calibration,
+    )
+    show(str(report))
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llmi.errors import InvalidParamsError
 
@@ -47,6 +47,14 @@ class BlockType:
     def block_bytes(self) -> int:
         """Bytes of 32 values."""
         return 2 + 2 * self.has_minimum + 4 * self.bits
+
+    @property
+    def codes(self) -> tuple[int, int]:
+        """The least and the largest one: values are scale * code, or scale * code + minimum."""
+        if self.bits == 8:
+            return -127, 127
+        most = 2**self.bits - 1
+        return (0, most) if self.has_minimum else (-(2 ** (self.bits - 1)), most >> 1)
 
     @property
     def bits_per_weight(self) -> float:
@@ -179,7 +187,7 @@ def _centred(kind: BlockType, codes: U8) -> F32:
     return codes.astype(np.float32) - np.float32(0 if kind.has_minimum else 2 ** (kind.bits - 1))
 
 
-def _row_sum(values: F32) -> F32:
+def row_sum(values: NDArray[Any]) -> NDArray[Any]:
     """Sums of 32 columns in one order on every machine: halves are added to halves."""
     size = values.shape[1]
     while size > 1:
@@ -192,8 +200,8 @@ def _searched(kind: BlockType, blocks: F32, weights: F32, scale: F32, minimum: F
     """(scales, minima) of the least weighted squared error among a grid of factors, each refitted once to its codes."""
     best = np.full((len(blocks), 1), np.inf, np.float32)
     chosen, lowest = scale, minimum
-    total = _row_sum(weights)
-    mean = _row_sum(weights * blocks)
+    total = row_sum(weights)
+    mean = row_sum(weights * blocks)
     for factor in _FACTORS:
         tried, low = scale * np.float32(factor), minimum * np.float32(min(factor, 1.0))
         for refit in range(2):
@@ -210,22 +218,35 @@ def _searched(kind: BlockType, blocks: F32, weights: F32, scale: F32, minimum: F
 def _error(kind: BlockType, blocks: F32, weights: F32, scale: F32, low: F32) -> F32:
     with np.errstate(over="ignore", invalid="ignore"):  # a scale that is infinite in fp16 is never the better one
         gap = blocks - (scale * _centred(kind, _nearest(kind, blocks, scale, low)) + low)
-        return _row_sum(weights * gap * gap)
+        return row_sum(weights * gap * gap)
 
 
 def _fitted(kind: BlockType, blocks: F32, weights: F32, codes: F32, sums: tuple[F32, F32], now: tuple[F32, F32]) -> tuple[F32, F32]:
     """The scale and the minimum that fit these codes best."""
     total, mean = sums
-    squares, products = _row_sum(weights * codes * codes), _row_sum(weights * codes * blocks)
+    squares, products = row_sum(weights * codes * codes), row_sum(weights * codes * blocks)
     if not kind.has_minimum:
         return np.where(squares > 0, products / np.where(squares > 0, squares, 1), now[0]), now[1]
-    firsts = _row_sum(weights * codes)
+    firsts = row_sum(weights * codes)
     determinant = total * squares - firsts * firsts
     sound = determinant > np.float32(1e-6) * total * squares
     divisor = np.where(sound, determinant, 1)
     scale = np.where(sound, (total * products - firsts * mean) / divisor, now[0])
     low = np.where(sound, (squares * mean - firsts * products) / divisor, now[1])
     return scale, low
+
+
+def stored_scales(kind: BlockType, blocks: F32, weights: F32) -> tuple[F32, F32]:
+    """Scales and minima [num_blocks, 1] that a search finds, as the file holds them. Raises InvalidParamsError: one is beyond fp16."""
+    scale, minimum = _searched(kind, blocks, weights, *_of_ggml(kind, blocks))
+    return _as_fp16(scale).astype(np.float32), _as_fp16(minimum).astype(np.float32)
+
+
+def pack(kind: BlockType, codes: NDArray[np.int16], scales: F32, minima: F32) -> bytes:
+    """The bytes of blocks. codes [num_blocks, 32]: as BlockType.codes has them."""
+    shift = 0 if kind.bits == 8 else kind.codes[0]
+    unsigned: U8 = (codes - shift).astype(np.int8).view(np.uint8)
+    return _packed(kind, unsigned, scales.astype(np.float16), minima.astype(np.float16))
 
 
 def _as_fp16(values: F32) -> NDArray[np.float16]:

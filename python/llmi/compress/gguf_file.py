@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import os
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from llmi.base.whole_file import whole_file
@@ -157,6 +161,25 @@ class NewTensor:
     shape: tuple[int, ...]
     type: int
     make: Callable[[], bytes]
+
+
+@contextlib.contextmanager
+def made_ahead(tensors: Sequence[NewTensor]) -> Iterator[list[NewTensor]]:
+    """The same tensors, to be written in their order: while one is written, those behind it are made on all cores."""
+    most = len(os.sched_getaffinity(0))
+    waiting = list(reversed(tensors))
+    under_way: deque[Future[bytes]] = deque()
+    with ThreadPoolExecutor(most) as pool:
+
+        def next_bytes() -> bytes:
+            while waiting and len(under_way) < most:
+                under_way.append(pool.submit(waiting.pop().make))
+            return under_way.popleft().result()
+
+        try:
+            yield [dataclasses.replace(tensor, make=next_bytes) for tensor in tensors]
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def write_gguf(path: Path, entries: Mapping[str, bytes], tensors: Sequence[NewTensor], written: Callable[[], object]) -> None:

@@ -16,8 +16,10 @@ from llmi import _core
 from llmi.base.kinds import Choice, Text, parse
 from llmi.base.progress import progress
 from llmi.base.travel import Record
-from llmi.compress.blocks import BLOCK, BLOCK_TYPES, encode
-from llmi.compress.gguf_file import GgufSource, NewTensor, StoredTensor, number_entry, text_entry, write_gguf
+from llmi.compress.blocks import BLOCK, BLOCK_TYPES
+from llmi.compress.calibration import Calibration, calibrate
+from llmi.compress.gguf_file import GgufSource, NewTensor, StoredTensor, made_ahead, number_entry, text_entry, write_gguf
+from llmi.compress.rounding import METHODS, Rounding
 from llmi.errors import InvalidParamsError, ModelFileError
 from llmi.models import by_name
 from llmi.models.catalogue import sha256_of_file
@@ -31,7 +33,6 @@ else:
 #: What `llmi.compress.quantize` writes a tensor as: name of the type, number in a GGUF file.
 FLOATS = {"F32": 0, "F16": 1, "BF16": 30}
 TYPES = (*BLOCK_TYPES, *FLOATS)
-METHODS = ("absmax", "search")
 RECEIPT = "llmi.receipt"
 _FILE_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "BF16": 32}  # general.file_type
 _FLOAT_NUMBERS = (0, 1, 30)
@@ -53,6 +54,8 @@ class Report(Record):
         Name: why it kept its type though it was to have another.
     requantized : list of str
         Types that the source's matrices were quantised to already: their rounding is not undone.
+    remarks : dict
+        Name: how it was made, where that is not as it was asked for.
     """
 
     path: str
@@ -61,6 +64,7 @@ class Report(Record):
     tensors: dict[str, str]
     fallbacks: dict[str, str]
     requantized: list[str]
+    remarks: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         counted: dict[str, int] = {}
@@ -69,6 +73,7 @@ class Report(Record):
         types = ", ".join(f"{count} as {kind}" for kind, count in counted.items()) or "none"
         lines = [f"{self.path}: {self.bytes / 1e6:,.1f} MB of {self.source_bytes / 1e6:,.1f}; tensors written: {types}"]
         lines += [f"  {name} stays as it is: {why}" for name, why in self.fallbacks.items()]
+        lines += [f"  {name}: {how}" for name, how in self.remarks.items()]
         if self.requantized:
             lines.append(f"  the source was quantised itself ({', '.join(self.requantized)}): what that cost is still there")
         return "\n".join(lines)
@@ -81,6 +86,7 @@ def quantize(
     type: str = "Q4_0",
     method: str = "search",
     tensors: Mapping[str, str] | None = None,
+    calibration: Calibration | str | os.PathLike[str] | None = None,
 ) -> Report:
     """Writes a GGUF file with the matrices of the layers in a smaller type; all metadata and the tokenizer are those of the source.
 
@@ -94,11 +100,14 @@ def quantize(
         A new .gguf file; it is written whole or not at all.
     type : {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16", "F32"}
         Of the matrices of the layers. Embedding, head and norms keep their types.
-    method : {"search", "absmax"}
-        "absmax": ggml's own rule, byte for byte. "search": scales and minima of the least squared error.
+    method : {"search", "absmax", "gptq"}
+        "absmax": ggml's own rule, byte for byte. "search": scales and minima of the least squared error, which a calibration weighs by
+        column. "gptq": the same, and each column makes up for the errors of those before it, by the products of a calibration.
     tensors : dict, optional
         Pattern of names, such as "blk.*.ffn_down.*": type. Of several that match, the last one holds, for all tensors of two dimensions or
         more.
+    calibration : Calibration or path, optional
+        Of `calibrate`, or a file of llama-imatrix. "gptq" needs one with gram=True.
 
     Returns
     -------
@@ -107,9 +116,10 @@ def quantize(
     Raises
     ------
     InvalidParamsError
-        An unknown type or method, a pattern that no tensor matches, an `out` that exists or cannot be written.
+        An unknown type or method, a pattern that no tensor matches, a calibration of another model or without what the method needs, an
+        `out` that exists or cannot be written.
     ModelFileError
-        No GGUF file of one part.
+        No GGUF file of one part, or no calibration.
 
     Examples
     --------
@@ -118,12 +128,28 @@ def quantize(
     """
     settings = _Settings.of(type, method, [] if tensors is None else tensors.items())
     path, target = by_name.resolve(model), _free(out)
+    sums = calibration if calibration is None or isinstance(calibration, Calibration) else Calibration.load(calibration)
+    rounding = Rounding(settings.method, sums)
     opened, source = _open(path)
-    return _write(opened, source, target, settings, {"source": opened.digest()(), "model": path.name})
+    digest = opened.digest()()
+    if sums is not None and sums.made.get("model", digest) != digest:
+        raise InvalidParamsError(
+            f"calibration: it is of another model than {path} (SHA-256 {sums.made['model']}, not {digest})", "calibration"
+        )
+    origin: dict[str, object] = {"source": digest, "model": path.name}
+    if sums is not None:
+        file = None if isinstance(calibration, Calibration) or calibration is None else Path(calibration).name
+        origin["calibration"] = {"digest": sums.digest(), "made": sums.made, "file": file}
+    return _write(opened, source, target, settings, rounding, origin)
 
 
-def replay_file(path: Path, model: str | os.PathLike[str] | None = None) -> tuple[bool, str]:
+def replay_file(
+    path: Path, model: str | os.PathLike[str] | None = None, calibration: str | os.PathLike[str] | None = None
+) -> tuple[bool, str]:
     """Makes a file again from its receipt: (whether all bytes are equal, a line that says so).
+
+    calibration: the file that it was made with. Without it, one of that name beside `path` is read, or a calibration on the model's own
+    text is made again.
 
     Raises
     ------
@@ -140,6 +166,7 @@ def replay_file(path: Path, model: str | os.PathLike[str] | None = None) -> tupl
         given = receipt["settings"]
         settings = _Settings.of(given["type"], given["method"], given["tensors"])
         digest, name = str(receipt["source"]), str(receipt["model"])
+        wanted = receipt.get("calibration")
     except InvalidParamsError as error:
         raise InvalidParamsError(f"{path}: {error}") from None
     except (ValueError, KeyError, TypeError) as error:
@@ -147,13 +174,33 @@ def replay_file(path: Path, model: str | os.PathLike[str] | None = None) -> tupl
     opened, source = _open(by_name.resolve(path.parent / name if model is None else model))
     if opened.digest()() != digest:
         raise InvalidParamsError(f"{opened.path} is not the source of {path}: SHA-256 {opened.digest()()}, not {digest}")
+    origin: dict[str, object] = {"source": digest, "model": name}
+    sums = None
+    if wanted is not None:
+        origin["calibration"] = wanted
+        sums = _calibration_of(path, opened.path, wanted, calibration)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         again = Path(folder) / path.name
-        _write(opened, source, again, settings, {"source": digest, "model": name})
+        _write(opened, source, again, settings, Rounding(settings.method, sums), origin)
         first, second = sha256_of_file(path), sha256_of_file(again)
     if first == second:
         return True, f"{path}: made again from {opened.path.name} with the same bytes (SHA-256 {first})"
     return False, f"{path}: made again from {opened.path.name} it has other bytes (SHA-256 {second}, not {first})"
+
+
+def _calibration_of(path: Path, source: Path, wanted: Mapping[str, object], given: str | os.PathLike[str] | None) -> Calibration:
+    """The calibration that a receipt names. Raises InvalidParamsError: it is not found, or is another one."""
+    made = wanted.get("made")
+    beside = path.parent / str(wanted.get("file"))
+    if given is not None or (wanted.get("file") is not None and beside.is_file()):
+        found = Calibration.load(beside if given is None else given)
+    elif isinstance(made, dict) and made.get("text") == "own":
+        found = calibrate(source, tokens=made.get("tokens", 0), seed=made.get("seed", 0), gram=made.get("gram", False))
+    else:
+        raise InvalidParamsError(f"{path}: it was made with a calibration on a given text: name its file by --calibration", "calibration")
+    if found.digest() != wanted.get("digest"):
+        raise InvalidParamsError(f"{path}: it was made with another calibration (SHA-256 {wanted.get('digest')}, not {found.digest()})")
+    return found
 
 
 def _free(out: str | os.PathLike[str]) -> Path:
@@ -193,17 +240,21 @@ class _Settings:
         return cls(parse(Choice(TYPES), "type", kind), parse(Choice(METHODS), "method", method), rules)
 
 
-def _write(opened: OpenModel, source: GgufSource, target: Path, settings: _Settings, origin: Mapping[str, str]) -> Report:
+def _write(
+    opened: OpenModel, source: GgufSource, target: Path, settings: _Settings, rounding: Rounding, origin: Mapping[str, object]
+) -> Report:
     wanted, fallbacks = _wanted(source, settings)
-    made = [_made(opened, source, tensor, wanted.get(tensor.name), settings.method) for tensor in source.tensors]
+    in_blocks = [tensor for tensor in source.tensors if wanted.get(tensor.name) in BLOCK_TYPES]
+    remarks = {tensor.name: how for tensor in in_blocks if (how := rounding.remark(tensor.name, tensor.shape)) is not None}
+    made = [_made(opened, source, tensor, wanted.get(tensor.name), rounding) for tensor in source.tensors]
     entries = dict(source.entries)
     entries["general.file_type"] = number_entry(_FILE_TYPES[settings.type])
     entries["general.quantization_version"] = number_entry(2)
     receipt = {"version": _VERSION, "made": "quantize", **origin, "settings": dataclasses.asdict(settings)}
     entries[RECEIPT] = text_entry(json.dumps(receipt, sort_keys=True))
     try:
-        with progress(len(made), "tensors") as bar:
-            write_gguf(target, entries, made, partial(bar.update, 1))
+        with progress(len(made), "tensors") as bar, made_ahead(made) as ahead:
+            write_gguf(target, entries, ahead, partial(bar.update, 1))
     except OSError as error:
         raise InvalidParamsError(f"out: {target} cannot be written: {error.strerror}", "out") from None
     infos = {tensor.name: tensor.dtype for tensor in _core.model_tensors(opened.core, "")}
@@ -213,6 +264,7 @@ def _write(opened: OpenModel, source: GgufSource, target: Path, settings: _Setti
         source_bytes=source.path.stat().st_size,
         tensors={new.name: wanted[new.name] for new, old in zip(made, source.tensors, strict=True) if new.type != old.type},
         fallbacks=fallbacks,
+        remarks=remarks,
         requantized=sorted(
             {infos[tensor.name] for tensor in source.tensors if tensor.name in wanted and tensor.type not in _FLOAT_NUMBERS}
         ),
@@ -241,14 +293,14 @@ def _wanted(source: GgufSource, settings: _Settings) -> tuple[dict[str, str], di
     return wanted, fallbacks
 
 
-def _made(opened: OpenModel, source: GgufSource, tensor: StoredTensor, kind: str | None, method: str) -> NewTensor:
+def _made(opened: OpenModel, source: GgufSource, tensor: StoredTensor, kind: str | None, rounding: Rounding) -> NewTensor:
     number = None if kind is None else FLOATS[kind] if kind in FLOATS else BLOCK_TYPES[kind].number
     if kind is None or number is None or number == tensor.type:
         return NewTensor(tensor.name, tensor.shape, tensor.type, partial(source.bytes_of, tensor))
-    return NewTensor(tensor.name, tensor.shape, number, _encoder(opened, tensor, kind, method))
+    return NewTensor(tensor.name, tensor.shape, number, _encoder(opened, tensor, kind, rounding))
 
 
-def _encoder(opened: OpenModel, tensor: StoredTensor, kind: str, method: str) -> Callable[[], bytes]:
+def _encoder(opened: OpenModel, tensor: StoredTensor, kind: str, rounding: Rounding) -> Callable[[], bytes]:
     def make() -> bytes:
         values = _core.tensor_values(opened.core, "", tensor.name)
         if not np.isfinite(values).all():
@@ -264,6 +316,6 @@ def _encoder(opened: OpenModel, tensor: StoredTensor, kind: str, method: str) ->
         if kind == "BF16":
             bits = values.view(np.uint32)
             return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16).tobytes()
-        return encode(BLOCK_TYPES[kind], values, method)
+        return rounding.bytes_of(BLOCK_TYPES[kind], tensor.name, values)
 
     return make
