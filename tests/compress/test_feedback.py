@@ -14,8 +14,8 @@ from gguf_model import metadata_of, tensors_of
 from llmi import InvalidParamsError, _core
 from llmi.cli.commands import main
 from llmi.compress import Calibration, calibrate, quantize
-from llmi.compress.blocks import BLOCK_TYPES, decode, encode
-from llmi.compress.feedback import Factor, encode_by_feedback
+from llmi.compress.feedback import Factor, encode_by_feedback, order_of
+from llmi.compress.grids import GRIDS, encode_searched
 from llmi.compress.quantizing import replay_file
 from llmi.compress.rounding import Rounding
 from llmi.models.files import open_model
@@ -71,19 +71,27 @@ def test_errors_go_to_the_columns_behind(levels: tuple[float, ...]) -> None:
     assert (found == codes).all() and (targets == want).all()
 
 
-@pytest.mark.parametrize("name", BLOCK_TYPES)
+@pytest.mark.parametrize("name", GRIDS)
 def test_feedback_loses_less(name: str) -> None:
-    kind, values, gram = BLOCK_TYPES[name], RNG.standard_normal((48, 96)).astype(F), products(96)
-    damping = 0.1 * float(np.diag(gram).mean())
-    order = np.concatenate([np.arange(32) + 32 * block for block in (2, 0, 1)])
-    upper, pivots = _core.factor_products(gram, order.tolist(), damping)
-    fed = encode_by_feedback(kind, values, Factor(order, upper, pivots.astype(F)))
-    weighted = encode(kind, values, "search", np.diag(gram).astype(F))
+    grid, values, gram = GRIDS[name], RNG.standard_normal((48, 512)).astype(F), products(512, 1000)
+    order = order_of(np.diag(gram).astype(np.float64), grid)
+    assert (np.sort(order) == np.arange(512)).all()
+    upper, pivots = _core.factor_products(gram, order.tolist(), 0.1 * float(np.diag(gram).mean()))
+    fed = encode_by_feedback(grid, values, Factor(order, upper, pivots.astype(F)))
     losses = []
-    for data in (fed, weighted, encode(kind, values, "search")):
-        error = values - decode(kind, data).reshape(values.shape).astype(np.float64)
+    for data in (fed, encode_searched(grid, values, np.diag(gram).astype(F)), encode_searched(grid, values)):
+        error = values - _core.testing.dequantize_row(name, data, values.size).reshape(values.shape).astype(np.float64)
         losses.append(float(np.einsum("ri,ij,rj->", error, gram, error)))
     assert losses[0] < 0.6 * min(losses[1:])
+
+
+def test_what_reads_most_comes_first() -> None:
+    squares = np.arange(512.0)
+    squares[300] = 1e6
+    order = order_of(squares, GRIDS["Q6_K"])
+    assert order[:17].tolist() == [300, *(place for place in range(303, 287, -1) if place != 300), 511]
+    assert order[256:].tolist() == list(range(255, -1, -1))
+    assert order_of(np.ones(96), GRIDS["Q4_0"]).tolist() == list(range(96))
 
 
 @pytest.fixture(scope="module")
@@ -174,9 +182,9 @@ def test_experts_are_weighed_each_by_its_own() -> None:
     values, sums = RNG.standard_normal((3, 4, 32)).astype(F), np.abs(RNG.standard_normal((3, 32))).astype(F)
     sums[1] = 0  # never used
     rounding = Rounding("search", Calibration({"x": (sums, np.array([4, 0, 2], F))}, {}, {}))
-    kind = BLOCK_TYPES["Q4_1"]
+    kind = GRIDS["Q4_1"]
     data = rounding.bytes_of(kind, "x", values)
     size = len(data) // 3
-    assert data[size : 2 * size] == encode(kind, values[1], "search")
-    assert data[:size] != encode(kind, values[0], "search")
-    assert rounding.remark("x", (32, 4, 3)) is None
+    assert data[size : 2 * size] == encode_searched(kind, values[1])
+    assert data[:size] != encode_searched(kind, values[0])
+    assert rounding.remark("x", (32, 4, 3), "Q4_1") is None

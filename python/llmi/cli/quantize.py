@@ -8,7 +8,7 @@ from llmi.cli.console import show
 from llmi.errors import InvalidParamsError
 
 # As llmi.compress has them, which is loaded when the command runs.
-TYPES = "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, F32, F16, BF16"
+TYPES = "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, MXFP4, F32, F16, BF16"
 METHODS = "absmax, search or gptq"
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from llmi.errors import InvalidParamsError
@@ -19,9 +17,25 @@ else:
     from llmi.base.lazy_numpy import np
 
 BLOCK = 32
-_FACTORS = tuple(index / 32 for index in range(20, 37))  # of a block's own scale, that a search tries
+FACTORS = tuple(index / 32 for index in range(20, 37))  # of a block's own scale, that a search tries
 _LEAST_NORMAL = 2.0**-126
-_PIECE = 2048  # blocks at once: they stay in a core's cache
+
+
+@dataclasses.dataclass(frozen=True)
+class Scales:
+    """Scales of blocks as a file holds them.
+
+    Attributes
+    ----------
+    scale, low : float32 array [num_blocks, parts]
+        A code of a part stands for scale * code + low, or scale * level + low.
+    fields : tuple of arrays
+        What the type packs.
+    """
+
+    scale: F32
+    low: F32
+    fields: tuple[F32, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +57,10 @@ class BlockType:
     bits: int
     has_minimum: bool
 
+    columns = BLOCK
+    part = BLOCK
+    levels: tuple[float, ...] = ()
+
     @property
     def block_bytes(self) -> int:
         """Bytes of 32 values."""
@@ -61,6 +79,21 @@ class BlockType:
         """Scales included."""
         return self.block_bytes / 4
 
+    def without_minimum(self) -> BlockType:
+        """The same codes under a scale alone."""
+        return dataclasses.replace(self, has_minimum=False)
+
+    def scales(self, values: F32, weights: F32) -> Scales:
+        """Those that a search finds, for blocks [num_blocks, 32]. Raises InvalidParamsError: one is beyond fp16."""
+        scale, low = (as_fp16(found).astype(np.float32) for found in searched(self, values, weights, *of_ggml(self, values)))
+        return Scales(scale, low, (scale, low))
+
+    def pack(self, codes: NDArray[np.int16], scales: Scales) -> bytes:
+        """The bytes of blocks. codes [num_blocks, 32]: within `codes`."""
+        unsigned: U8 = (codes - (0 if self.bits == 8 else self.codes[0])).astype(np.int8).view(np.uint8)
+        scale, low = scales.fields
+        return _packed(self, unsigned, scale.astype(np.float16), low.astype(np.float16))
+
 
 BLOCK_TYPES = {
     kind.name: kind
@@ -74,65 +107,14 @@ BLOCK_TYPES = {
 }
 
 
-def encode(kind: BlockType, values: F32, method: str, weights: F32 | None = None) -> bytes:
-    """The bytes of values [..., columns], block by block.
-
-    Parameters
-    ----------
-    method : "absmax" or "search"
-        ggml's own rule (quantize_row_*_ref), or scales and minima of the least squared error.
-    weights : float32 array [columns], optional
-        What a search weighs each column's error by; 1 without.
-
-    Raises
-    ------
-    InvalidParamsError
-        A scale is beyond fp16.
-    """
+def encode_absmax(kind: BlockType, values: F32) -> bytes:
+    """The bytes of values by ggml's own rule (quantize_row_*_ref). Raises InvalidParamsError: a scale is beyond fp16."""
     blocks = values.reshape(-1, BLOCK)
-    per_row = np.ones((1, BLOCK), np.float32) if weights is None else weights.reshape(-1, BLOCK)
-
-    def piece(begin: int) -> bytes:
-        end = min(begin + _PIECE, len(blocks))
-        return _encoded(kind, blocks[begin:end], method, per_row[np.arange(begin, end) % len(per_row)])
-
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # NumPy lets other threads run meanwhile
-        return b"".join(pool.map(piece, range(0, len(blocks), _PIECE)))
+    scale, minimum = of_ggml(kind, blocks)
+    return _packed(kind, _rounded(kind, blocks, scale, minimum), as_fp16(scale), as_fp16(minimum))
 
 
-def _encoded(kind: BlockType, blocks: F32, method: str, weights: F32) -> bytes:
-    scale, minimum = _of_ggml(kind, blocks)
-    if method == "search":
-        scale, minimum = _searched(kind, blocks, weights, scale, minimum)
-        stored, low = _as_fp16(scale), _as_fp16(minimum)
-        codes = _nearest(kind, blocks, stored.astype(np.float32), low.astype(np.float32))
-    else:
-        stored, low = _as_fp16(scale), _as_fp16(minimum)
-        codes = _rounded(kind, blocks, scale, minimum)
-    return _packed(kind, codes, stored, low)
-
-
-def decode(kind: BlockType, data: bytes) -> F32:
-    """The values of blocks, [num_blocks, 32]."""
-    raw = np.frombuffer(data, np.uint8).reshape(-1, kind.block_bytes)
-    scale = raw[:, :2].copy().view(np.float16).astype(np.float32)
-    place = 2
-    low = np.zeros_like(scale)
-    if kind.has_minimum:
-        low = raw[:, 2:4].copy().view(np.float16).astype(np.float32)
-        place = 4
-    if kind.bits == 8:
-        return scale * raw[:, place:].view(np.int8).astype(np.float32)
-    high = np.zeros((len(raw), BLOCK), np.uint8)
-    if kind.bits == 5:
-        high = (np.unpackbits(raw[:, place : place + 4], axis=1, bitorder="little") << 4).astype(np.uint8)
-        place += 4
-    nibbles = raw[:, place:]
-    codes = (np.concatenate([nibbles & 15, nibbles >> 4], axis=1) | high).astype(np.float32)
-    return scale * codes + low if kind.has_minimum else scale * (codes - 2 ** (kind.bits - 1))
-
-
-def _of_ggml(kind: BlockType, blocks: F32) -> tuple[F32, F32]:
+def of_ggml(kind: BlockType, blocks: F32) -> tuple[F32, F32]:
     """(scales, minima) [num_blocks, 1] before they are rounded to fp16."""
     if kind.has_minimum:
         low = blocks.min(axis=1, keepdims=True)
@@ -196,22 +178,22 @@ def row_sum(values: NDArray[Any]) -> NDArray[Any]:
     return values
 
 
-def _searched(kind: BlockType, blocks: F32, weights: F32, scale: F32, minimum: F32) -> tuple[F32, F32]:
+def searched(kind: BlockType, blocks: F32, weights: F32, scale: F32, minimum: F32) -> tuple[F32, F32]:
     """(scales, minima) of the least weighted squared error among a grid of factors, each refitted once to its codes."""
     best = np.full((len(blocks), 1), np.inf, np.float32)
     chosen, lowest = scale, minimum
     total = row_sum(weights)
     mean = row_sum(weights * blocks)
-    for factor in _FACTORS:
+    for factor in FACTORS:
         tried, low = scale * np.float32(factor), minimum * np.float32(min(factor, 1.0))
         for refit in range(2):
             codes = _centred(kind, _nearest(kind, blocks, tried, low))
-            error_of = _fp16_values(tried), _fp16_values(low)
+            error_of = fp16_values(tried), fp16_values(low)
             error = _error(kind, blocks, weights, *error_of)
             better = error < best
             best, chosen, lowest = np.where(better, error, best), np.where(better, tried, chosen), np.where(better, low, lowest)
             if refit == 0:
-                tried, low = _fitted(kind, blocks, weights, codes, (total, mean), (tried, low))
+                tried, low = fitted(kind, blocks, weights, codes, (total, mean), (tried, low))
     return chosen, lowest
 
 
@@ -221,7 +203,7 @@ def _error(kind: BlockType, blocks: F32, weights: F32, scale: F32, low: F32) -> 
         return row_sum(weights * gap * gap)
 
 
-def _fitted(kind: BlockType, blocks: F32, weights: F32, codes: F32, sums: tuple[F32, F32], now: tuple[F32, F32]) -> tuple[F32, F32]:
+def fitted(kind: BlockType, blocks: F32, weights: F32, codes: F32, sums: tuple[F32, F32], now: tuple[F32, F32]) -> tuple[F32, F32]:
     """The scale and the minimum that fit these codes best."""
     total, mean = sums
     squares, products = row_sum(weights * codes * codes), row_sum(weights * codes * blocks)
@@ -236,20 +218,7 @@ def _fitted(kind: BlockType, blocks: F32, weights: F32, codes: F32, sums: tuple[
     return scale, low
 
 
-def stored_scales(kind: BlockType, blocks: F32, weights: F32) -> tuple[F32, F32]:
-    """Scales and minima [num_blocks, 1] that a search finds, as the file holds them. Raises InvalidParamsError: one is beyond fp16."""
-    scale, minimum = _searched(kind, blocks, weights, *_of_ggml(kind, blocks))
-    return _as_fp16(scale).astype(np.float32), _as_fp16(minimum).astype(np.float32)
-
-
-def pack(kind: BlockType, codes: NDArray[np.int16], scales: F32, minima: F32) -> bytes:
-    """The bytes of blocks. codes [num_blocks, 32]: as BlockType.codes has them."""
-    shift = 0 if kind.bits == 8 else kind.codes[0]
-    unsigned: U8 = (codes - shift).astype(np.int8).view(np.uint8)
-    return _packed(kind, unsigned, scales.astype(np.float16), minima.astype(np.float16))
-
-
-def _as_fp16(values: F32) -> NDArray[np.float16]:
+def as_fp16(values: F32) -> NDArray[np.float16]:
     with np.errstate(over="ignore"):
         stored = values.astype(np.float16)
     if not np.isfinite(stored).all():
@@ -257,7 +226,7 @@ def _as_fp16(values: F32) -> NDArray[np.float16]:
     return stored
 
 
-def _fp16_values(values: F32) -> F32:
+def fp16_values(values: F32) -> F32:
     with np.errstate(over="ignore"):
         return values.astype(np.float16).astype(np.float32)
 

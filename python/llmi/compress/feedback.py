@@ -9,8 +9,9 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from llmi import _core
-from llmi.compress.blocks import BLOCK, BlockType, pack, row_sum, stored_scales
+from llmi.compress.blocks import Scales, row_sum
 from llmi.compress.calibration import Calibration
+from llmi.compress.grids import Grid
 from llmi.errors import InvalidParamsError, from_core
 
 if TYPE_CHECKING:
@@ -51,11 +52,11 @@ class Factors:
     def __init__(self, calibration: Calibration) -> None:
         self._calibration = calibration
         self._lock = threading.Lock()
-        self._made: dict[str, Future[Factor]] = {}
+        self._made: dict[tuple[str, int, int], Future[Factor]] = {}
 
-    def of(self, name: str) -> Factor:
+    def of(self, grid: Grid, name: str) -> Factor:
         """Raises InvalidParamsError: the calibration has no products of it, or they are not positive definite."""
-        key = self._calibration.shares_gram(name) or name
+        key = self._calibration.shares_gram(name) or name, grid.columns, grid.part
         with self._lock:
             found = self._made.get(key)
             mine = None if found is not None else Future[Factor]()
@@ -65,17 +66,15 @@ class Factors:
             assert found is not None
             return found.result()
         try:
-            mine.set_result(_factor(self._calibration.gram(name), name))
+            mine.set_result(_factor(self._calibration.gram(name), name, grid))
         except BaseException as error:
             mine.set_exception(error)
         return mine.result()
 
 
-def _factor(gram: F32, name: str) -> Factor:
+def _factor(gram: F32, name: str, grid: Grid) -> Factor:
     squares = np.diag(gram).astype(np.float64)
-    by_block = np.argsort(-row_sum(squares.reshape(-1, BLOCK))[:, 0], kind="stable")
-    within = np.argsort(-squares.reshape(-1, BLOCK), axis=1, kind="stable")
-    order = (by_block[:, None] * BLOCK + within[by_block]).reshape(-1)
+    order = order_of(squares, grid)
     damping = DAMPING * math.fsum(squares.tolist()) / len(squares)
     if damping == 0:
         raise InvalidParamsError(f"calibration: all that {name} read is 0", "calibration")
@@ -86,23 +85,44 @@ def _factor(gram: F32, name: str) -> Factor:
     return Factor(order, upper, (pivots / damping).astype(np.float32))
 
 
-def encode_by_feedback(kind: BlockType, values: F32, factor: Factor) -> bytes:
-    """The bytes of a matrix [rows, columns], block by block: scales and minima of the least squared error that is left, by what no column
-    behind makes up for; then codes one column after the other."""
+def order_of(squares: NDArray[np.float64], grid: Grid) -> I64:
+    """The largest first: blocks by their sums, in each block the parts, in each part the columns."""
+    parts = squares.reshape(-1, grid.part)
+    of_parts = row_sum(parts).reshape(-1, grid.columns // grid.part)
+    blocks = np.argsort(-row_sum(of_parts)[:, 0], kind="stable")
+    inside = np.argsort(-of_parts[blocks], axis=1, kind="stable") + blocks[:, None] * of_parts.shape[1]
+    within = np.argsort(-parts, axis=1, kind="stable")
+    order: I64 = (inside.reshape(-1, 1) * grid.part + within[inside.reshape(-1)]).reshape(-1)
+    return order
+
+
+def encode_by_feedback(grid: Grid, values: F32, factor: Factor) -> bytes:
+    """The bytes of a matrix [rows, columns], block by block: scales of the least squared error that is left, by what no column behind makes
+    up for; then codes one column after the other."""
     rows, columns = values.shape
     wanted = np.ascontiguousarray(values[:, factor.order])
     targets = wanted.copy()
     codes = np.empty((rows, columns), np.int16)
-    scales = np.empty((rows, columns // BLOCK, 1), np.float32)
-    minima = np.zeros_like(scales)
-    least, most = kind.codes
-    for begin in range(0, columns, BLOCK):
-        part = slice(begin, begin + BLOCK)
-        weights = np.broadcast_to(factor.pivots[part], (rows, BLOCK))
-        place = factor.order[begin] // BLOCK
-        scale, low = stored_scales(kind, np.ascontiguousarray(targets[:, part]), weights)
-        scales[:, place], minima[:, place] = scale, low
-        codes[:, factor.order[part]] = _core.feed_errors(
-            wanted, targets, factor.upper, begin, BLOCK, scale[:, 0], low[:, 0], least, most, ()
-        )
-    return pack(kind, codes.reshape(-1, BLOCK), scales.reshape(-1, 1), minima.reshape(-1, 1))
+    found: dict[int, Scales] = {}
+    least, most = grid.codes
+    for begin in range(0, columns, grid.columns):
+        own = factor.order[begin : begin + grid.columns]
+        block, inside = int(own[0]) // grid.columns, np.argsort(own)  # scales are those of parts in the file's order
+        weights = np.broadcast_to(factor.pivots[begin : begin + grid.columns][inside], (rows, grid.columns))
+        found[block] = scales = grid.scales(targets[:, begin : begin + grid.columns][:, inside], weights)
+        for place in range(begin, begin + grid.columns, grid.part):
+            part = factor.order[place : place + grid.part]
+            number = int(part[0]) % grid.columns // grid.part
+            scale, low = (np.ascontiguousarray(of_parts[:, number]) for of_parts in (scales.scale, scales.low))
+            codes[:, part] = _core.feed_errors(wanted, targets, factor.upper, place, grid.part, scale, low, least, most, grid.levels)
+    return grid.pack(codes.reshape(-1, grid.columns), _joined([found[block] for block in range(columns // grid.columns)]))
+
+
+def _joined(of_blocks: list[Scales]) -> Scales:
+    """The scales of all blocks, row by row."""
+
+    def join(arrays: list[F32]) -> F32:
+        return np.stack(arrays, axis=1).reshape(-1, arrays[0].shape[1])
+
+    fields = tuple(join(list(each)) for each in zip(*(scales.fields for scales in of_blocks), strict=True))
+    return Scales(join([scales.scale for scales in of_blocks]), join([scales.low for scales in of_blocks]), fields)

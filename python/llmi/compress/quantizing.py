@@ -16,9 +16,9 @@ from llmi import _core
 from llmi.base.kinds import Choice, Text, parse
 from llmi.base.progress import progress
 from llmi.base.travel import Record
-from llmi.compress.blocks import BLOCK, BLOCK_TYPES
 from llmi.compress.calibration import Calibration, calibrate
 from llmi.compress.gguf_file import GgufSource, NewTensor, StoredTensor, made_ahead, number_entry, text_entry, write_gguf
+from llmi.compress.grids import GRIDS
 from llmi.compress.rounding import METHODS, Rounding
 from llmi.errors import InvalidParamsError, ModelFileError
 from llmi.models import by_name
@@ -32,9 +32,27 @@ else:
 
 #: What `llmi.compress.quantize` writes a tensor as: name of the type, number in a GGUF file.
 FLOATS = {"F32": 0, "F16": 1, "BF16": 30}
-TYPES = (*BLOCK_TYPES, *FLOATS)
+TYPES = (*GRIDS, *FLOATS)
+#: What a tensor becomes whose columns blocks of 256 do not divide, as llama.cpp chooses.
+_INSTEAD = {"Q3_K": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
 RECEIPT = "llmi.receipt"
-_FILE_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "BF16": 32}  # general.file_type
+_FILE_TYPES = {
+    "F32": 0,
+    "F16": 1,
+    "Q4_0": 2,
+    "Q4_1": 3,
+    "Q8_0": 7,
+    "Q5_0": 8,
+    "Q5_1": 9,
+    "Q3_K": 11,
+    "Q4_K": 14,
+    "Q5_K": 16,
+    "Q6_K": 18,
+    "IQ4_NL": 25,
+    "BF16": 32,
+    "MXFP4": 38,
+}  # general.file_type
+
 _FLOAT_NUMBERS = (0, 1, 30)
 _VERSION = 1  # of what a receipt's parameters mean
 
@@ -51,7 +69,7 @@ class Report(Record):
     tensors : dict
         Name: its new type, of those that were written in another one.
     fallbacks : dict
-        Name: why it kept its type though it was to have another.
+        Name: why it has not the type that it was to have.
     requantized : list of str
         Types that the source's matrices were quantised to already: their rounding is not undone.
     remarks : dict
@@ -72,8 +90,10 @@ class Report(Record):
             counted[kind] = counted.get(kind, 0) + 1
         types = ", ".join(f"{count} as {kind}" for kind, count in counted.items()) or "none"
         lines = [f"{self.path}: {self.bytes / 1e6:,.1f} MB of {self.source_bytes / 1e6:,.1f}; tensors written: {types}"]
-        lines += [f"  {name} stays as it is: {why}" for name, why in self.fallbacks.items()]
-        lines += [f"  {name}: {how}" for name, how in self.remarks.items()]
+        for notes in (self.fallbacks, self.remarks):
+            for why in dict.fromkeys(notes.values()):
+                names = [name for name, note in notes.items() if note == why]
+                lines.append(f"  {names[0]}{f' and {len(names) - 1} others' if len(names) > 1 else ''}: {why}")
         if self.requantized:
             lines.append(f"  the source was quantised itself ({', '.join(self.requantized)}): what that cost is still there")
         return "\n".join(lines)
@@ -98,11 +118,13 @@ def quantize(
         A GGUF file of one part.
     out : path
         A new .gguf file; it is written whole or not at all.
-    type : {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16", "F32"}
-        Of the matrices of the layers. Embedding, head and norms keep their types.
+    type : {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4", "F16", "BF16", "F32"}
+        Of the matrices of the layers. Embedding, head and norms keep their types. Where 256 does not divide the columns, a K type becomes
+        the one that llama.cpp chooses.
     method : {"search", "absmax", "gptq"}
-        "absmax": ggml's own rule, byte for byte. "search": scales and minima of the least squared error, which a calibration weighs by
-        column. "gptq": the same, and each column makes up for the errors of those before it, by the products of a calibration.
+        "absmax": ggml's own rule, byte for byte, for Q4_0 to Q8_0. "search": scales and minima of the least squared error, which a
+        calibration weighs by column. "gptq": the same, and each column makes up for the errors of those before it, by the products of a
+        calibration.
     tensors : dict, optional
         Pattern of names, such as "blk.*.ffn_down.*": type. Of several that match, the last one holds, for all tensors of two dimensions or
         more.
@@ -244,8 +266,10 @@ def _write(
     opened: OpenModel, source: GgufSource, target: Path, settings: _Settings, rounding: Rounding, origin: Mapping[str, object]
 ) -> Report:
     wanted, fallbacks = _wanted(source, settings)
-    in_blocks = [tensor for tensor in source.tensors if wanted.get(tensor.name) in BLOCK_TYPES]
-    remarks = {tensor.name: how for tensor in in_blocks if (how := rounding.remark(tensor.name, tensor.shape)) is not None}
+    in_blocks = [tensor for tensor in source.tensors if wanted.get(tensor.name) in GRIDS]
+    remarks = {
+        tensor.name: how for tensor in in_blocks if (how := rounding.remark(tensor.name, tensor.shape, wanted[tensor.name])) is not None
+    }
     made = [_made(opened, source, tensor, wanted.get(tensor.name), rounding) for tensor in source.tensors]
     entries = dict(source.entries)
     entries["general.file_type"] = number_entry(_FILE_TYPES[settings.type])
@@ -284,9 +308,14 @@ def _wanted(source: GgufSource, settings: _Settings) -> tuple[dict[str, str], di
             if fnmatch.fnmatchcase(tensor.name, pattern):
                 chosen = named
                 unused.discard(pattern)
-        if chosen in BLOCK_TYPES and tensor.shape[0] % BLOCK:
-            fallbacks[tensor.name] = f"{chosen} has blocks of {BLOCK} columns, which do not divide its {tensor.shape[0]}"
-        elif chosen is not None:
+        if chosen in GRIDS and tensor.shape[0] % GRIDS[chosen].columns:
+            instead = _INSTEAD.get(chosen)
+            fits = instead is not None and tensor.shape[0] % GRIDS[instead].columns == 0
+            outcome = f"becomes {instead}" if fits else "stays as it is"
+            why = f"{chosen} has blocks of {GRIDS[chosen].columns} columns, which do not divide its {tensor.shape[0]}"
+            fallbacks[tensor.name] = f"{outcome}: {why}"
+            chosen = instead if fits else None
+        if chosen is not None:
             wanted[tensor.name] = chosen
     if unused:
         raise InvalidParamsError(f"tensors: no tensor of two dimensions has a name like {sorted(unused)[0]!r}", "tensors")
@@ -294,7 +323,7 @@ def _wanted(source: GgufSource, settings: _Settings) -> tuple[dict[str, str], di
 
 
 def _made(opened: OpenModel, source: GgufSource, tensor: StoredTensor, kind: str | None, rounding: Rounding) -> NewTensor:
-    number = None if kind is None else FLOATS[kind] if kind in FLOATS else BLOCK_TYPES[kind].number
+    number = None if kind is None else FLOATS[kind] if kind in FLOATS else GRIDS[kind].number
     if kind is None or number is None or number == tensor.type:
         return NewTensor(tensor.name, tensor.shape, tensor.type, partial(source.bytes_of, tensor))
     return NewTensor(tensor.name, tensor.shape, number, _encoder(opened, tensor, kind, rounding))
@@ -316,6 +345,6 @@ def _encoder(opened: OpenModel, tensor: StoredTensor, kind: str, rounding: Round
         if kind == "BF16":
             bits = values.view(np.uint32)
             return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16).tobytes()
-        return rounding.bytes_of(BLOCK_TYPES[kind], tensor.name, values)
+        return rounding.bytes_of(GRIDS[kind], tensor.name, values)
 
     return make

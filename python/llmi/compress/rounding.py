@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from llmi.compress.blocks import BlockType, encode
+from llmi.compress.blocks import BLOCK_TYPES, encode_absmax
 from llmi.compress.calibration import Calibration
 from llmi.compress.feedback import Factors, encode_by_feedback
+from llmi.compress.grids import Grid, encode_searched
 from llmi.errors import InvalidParamsError
 
 if TYPE_CHECKING:
@@ -38,9 +39,11 @@ class Rounding:
         self.method, self.calibration = method, calibration
         self._factors = Factors(calibration) if method == "gptq" and calibration is not None else None
 
-    def remark(self, name: str, shape: Sequence[int]) -> str | None:
+    def remark(self, name: str, shape: Sequence[int], kind: str) -> str | None:
         """What is special about this tensor, whose shape is as a file of GGUF has it. Raises InvalidParamsError: the calibration is of
-        another shape."""
+        another shape, or the method has no rule for the type."""
+        if self.method == "absmax" and kind not in BLOCK_TYPES:
+            raise InvalidParamsError(f'method="absmax" has no rule for {kind} ({name}): take "search"', "method")
         if self.calibration is None:
             return None
         if name not in self.calibration:
@@ -57,17 +60,17 @@ class Rounding:
             return f"the calibration has {rows:,} rows, fewer than its {shape[0]:,} columns: damping fills up what is missing"
         return None
 
-    def bytes_of(self, kind: BlockType, name: str, values: F32) -> bytes:
+    def bytes_of(self, grid: Grid, name: str, values: F32) -> bytes:
         """The bytes of a tensor, block by block."""
         known = self.calibration is not None and name in self.calibration
         if not known or self.calibration is None:
-            return encode(kind, values, "absmax" if self.method == "absmax" else "search")
+            return encode_absmax(BLOCK_TYPES[grid.name], values) if self.method == "absmax" else encode_searched(grid, values)
         if self._factors is not None and values.ndim == 2 and self.calibration.shares_gram(name) is not None:
-            return encode_by_feedback(kind, values, self._factors.of(name))
+            return encode_by_feedback(grid, values, self._factors.of(grid, name))
         weights = self.calibration.norms(name) ** 2
         if weights.ndim == 1:
-            return encode(kind, values, "search", _scaled(weights))
-        return b"".join(encode(kind, part, "search", _scaled(own)) for part, own in zip(values, weights, strict=True))
+            return encode_searched(grid, values, _scaled(weights))
+        return b"".join(encode_searched(grid, part, _scaled(own)) for part, own in zip(values, weights, strict=True))
 
 
 def _scaled(weights: F32) -> F32:
