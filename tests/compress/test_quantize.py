@@ -17,11 +17,12 @@ from gguf_model import metadata_of, tensors_of
 from llmi import LLM, InvalidParamsError, ModelFileError, _core
 from llmi.cli import quantize as quantize_command
 from llmi.cli.commands import main
-from llmi.compress import evaluate, quantize
+from llmi.compress import absmax_quantize, evaluate, kl_threshold, quantize, threshold_plot
 from llmi.compress.blocks import BLOCK_TYPES, encode_absmax
 from llmi.compress.gguf_file import GgufSource, NewTensor, text_entry, write_gguf
 from llmi.compress.grids import GRIDS, encode_searched
 from llmi.compress.quantizing import METHODS, RECEIPT, TYPES, replay_file
+from llmi.compress.study import threshold_of
 from llmi.testing import tiny_model
 
 RNG = np.random.default_rng(8)
@@ -226,6 +227,41 @@ def test_a_source_that_is_quantised_is_said_so(source: Path, tmp_path: Path) -> 
     report = quantize(small, tmp_path / "b.gguf", type="Q4_0")
     assert report.requantized == ["Q8_0"] and "quantised itself" in str(report)
     assert "made" in str(GgufSource(tmp_path / "b.gguf").text_of(RECEIPT))
+
+
+@pytest.mark.parametrize(("kind", "granularity"), [("int8-tensor", "tensor"), ("int4-channel", "channel"), ("int6-32", 32)])
+def test_types_for_study(source: Path, tmp_path: Path, kind: str, granularity: Any) -> None:
+    report = quantize(source, tmp_path / "a.gguf", type=kind, method="absmax")
+    assert len(report.tensors) == 14 and set(report.tensors.values()) == {kind}
+    with LLM(source, kv_cache_memory_bytes=1 << 24) as before, LLM(tmp_path / "a.gguf", kv_cache_memory_bytes=1 << 24) as after:
+        name = "blk.1.ffn_up.weight"
+        want = absmax_quantize(before.weights[name], bits=int(kind[3]), granularity=granularity).dequantize()
+        assert (after.weights[name] == want).all()
+    assert replay_file(tmp_path / "a.gguf", source)[0]
+
+
+def test_kl_cuts_where_the_histogram_diverges_least(source: Path, tmp_path: Path) -> None:
+    quantize(source, tmp_path / "a.gguf", type="int8-tensor", method="kl")
+    with LLM(source, kv_cache_memory_bytes=1 << 24) as before, LLM(tmp_path / "a.gguf", kv_cache_memory_bytes=1 << 24) as after:
+        values, found = before.weights["blk.0.ffn_up.weight"], after.weights["blk.0.ffn_up.weight"]
+        magnitudes = np.abs(values.astype(np.float64))
+        counts, edges = np.histogram(magnitudes, bins=2048, range=(0, magnitudes.max()))
+        limit = edges[kl_threshold(counts)]
+        assert np.isclose(np.abs(found).max(), limit, rtol=1e-6)
+        inside = magnitudes <= limit
+        assert np.abs(found - values)[inside].max() <= limit / 127 / 2 * 1.001
+    assert threshold_of(np.zeros((2, 2), F), 128) > 0
+    with pytest.raises(InvalidParamsError, match="whole tensor"):
+        quantize(source, tmp_path / "b.gguf", type="int8-channel", method="kl")
+    with pytest.raises(InvalidParamsError, match='by method "absmax" or "kl"'):
+        quantize(source, tmp_path / "b.gguf", type="int8-32")
+
+
+@pytest.mark.slow
+def test_a_plot_shows_the_cut() -> None:
+    pytest.importorskip("matplotlib")
+    figure = threshold_plot(RNG.standard_normal(5000))
+    assert "are beyond" in figure.axes[0].get_legend().get_texts()[0].get_text()
 
 
 @pytest.mark.parametrize(("kind", "instead"), [("Q3_K", 20), ("Q4_K", 6), ("Q5_K", 7), ("Q6_K", 8)])

@@ -9,14 +9,19 @@ from llmi.errors import InvalidParamsError
 
 # As llmi.compress has them, which is loaded when the command runs.
 TYPES = "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, MXFP4, F32, F16, BF16"
-METHODS = "absmax, search or gptq"
+METHODS = "absmax, search, gptq or kl"
 
 
 def add_quantize_options(parser: argparse.ArgumentParser) -> None:
     """The flags of `llmi quantize`."""
     parser.add_argument("model", help="a .gguf file of one part, or a name")
     parser.add_argument("out", help="a new .gguf file")
-    parser.add_argument("--type", default="Q4_0", metavar="TYPE", help=f"of the matrices of the layers: {TYPES}")
+    parser.add_argument(
+        "--type",
+        default="Q4_0",
+        metavar="TYPE",
+        help=f"of the matrices of the layers: {TYPES}; for study int8-tensor, int8-channel, int8-32",
+    )
     parser.add_argument("--method", default="search", metavar="METHOD", help=f"{METHODS}: docs/compression.md")
     parser.add_argument(
         "--tensor", action="append", default=[], metavar="PATTERN=TYPE", help="another type for tensors of such names; may be repeated"

@@ -7,6 +7,7 @@ from llmi.compress.heads import pool_kv_heads
 from llmi.compress.masks import prune_mask
 from llmi.compress.quantizing import Report, quantize
 from llmi.compress.results import Difference, Evaluation
+from llmi.compress.study import threshold_plot
 from llmi.compress.threshold import kl_threshold
 
 __all__ = [
@@ -23,4 +24,5 @@ __all__ = [
     "pool_kv_heads",
     "prune_mask",
     "quantize",
+    "threshold_plot",
 ]

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmi import _core
-from llmi.base.kinds import Choice, Text, parse
+from llmi.base.kinds import Choice, Text, parse, show
 from llmi.base.progress import progress
 from llmi.base.travel import Record
 from llmi.compress.calibration import Calibration, calibrate
 from llmi.compress.gguf_file import GgufSource, NewTensor, StoredTensor, made_ahead, number_entry, text_entry, write_gguf
 from llmi.compress.grids import GRIDS
 from llmi.compress.rounding import METHODS, Rounding
+from llmi.compress.study import FORM, check_method, study_type
 from llmi.errors import InvalidParamsError, ModelFileError
 from llmi.models import by_name
 from llmi.models.catalogue import sha256_of_file
@@ -121,10 +122,11 @@ def quantize(
     type : {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4", "F16", "BF16", "F32"}
         Of the matrices of the layers. Embedding, head and norms keep their types. Where 256 does not divide the columns, a K type becomes
         the one that llama.cpp chooses.
-    method : {"search", "absmax", "gptq"}
+        For study "int8-tensor", "int8-channel" or "int8-32" (2 to 8 bits): what such codes stand for, as F32: the file is not smaller.
+    method : {"search", "absmax", "gptq", "kl"}
         "absmax": ggml's own rule, byte for byte, for Q4_0 to Q8_0. "search": scales and minima of the least squared error, which a
         calibration weighs by column. "gptq": the same, and each column makes up for the errors of those before it, by the products of a
-        calibration.
+        calibration. "kl", of "int8-tensor": values are cut where `kl_threshold` cuts the histogram of magnitudes, then "absmax".
     tensors : dict, optional
         Pattern of names, such as "blk.*.ffn_down.*": type. Of several that match, the last one holds, for all tensors of two dimensions or
         more.
@@ -247,6 +249,17 @@ def _open(path: Path) -> tuple[OpenModel, GgufSource]:
     return opened, GgufSource(Path(opened.files[0].path))
 
 
+class _TypeName:
+    """A type of a file, or one for study."""
+
+    def parse(self, name: str, value: object) -> str:
+        if isinstance(value, str) and study_type(value) is not None:
+            return value
+        if value not in TYPES:
+            raise InvalidParamsError(f"{name} must be one of {', '.join(TYPES)}, or for study {FORM}, not {show(value)}", name)
+        return str(value)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Settings:
     """What a file is made by. tensors: patterns of names and their types, in the order in which they hold."""
@@ -258,21 +271,23 @@ class _Settings:
     @classmethod
     def of(cls, kind: object, method: object, tensors: Iterable[tuple[object, object]]) -> _Settings:
         """From a caller or a receipt. Raises InvalidParamsError."""
-        rules = [(parse(Text(), "tensors", pattern), parse(Choice(TYPES), f"tensors[{pattern!r}]", wanted)) for pattern, wanted in tensors]
-        return cls(parse(Choice(TYPES), "type", kind), parse(Choice(METHODS), "method", method), rules)
+        rules = [(parse(Text(), "tensors", pattern), parse(_TypeName(), f"tensors[{pattern!r}]", wanted)) for pattern, wanted in tensors]
+        return cls(parse(_TypeName(), "type", kind), parse(Choice(METHODS), "method", method), rules)
 
 
 def _write(
     opened: OpenModel, source: GgufSource, target: Path, settings: _Settings, rounding: Rounding, origin: Mapping[str, object]
 ) -> Report:
     wanted, fallbacks = _wanted(source, settings)
+    for kind in wanted.values():
+        check_method(kind, settings.method)
     in_blocks = [tensor for tensor in source.tensors if wanted.get(tensor.name) in GRIDS]
     remarks = {
         tensor.name: how for tensor in in_blocks if (how := rounding.remark(tensor.name, tensor.shape, wanted[tensor.name])) is not None
     }
     made = [_made(opened, source, tensor, wanted.get(tensor.name), rounding) for tensor in source.tensors]
     entries = dict(source.entries)
-    entries["general.file_type"] = number_entry(_FILE_TYPES[settings.type])
+    entries["general.file_type"] = number_entry(_FILE_TYPES.get(settings.type, 0))
     entries["general.quantization_version"] = number_entry(2)
     receipt = {"version": _VERSION, "made": "quantize", **origin, "settings": dataclasses.asdict(settings)}
     entries[RECEIPT] = text_entry(json.dumps(receipt, sort_keys=True))
@@ -286,7 +301,7 @@ def _write(
         path=str(target),
         bytes=target.stat().st_size,
         source_bytes=source.path.stat().st_size,
-        tensors={new.name: wanted[new.name] for new, old in zip(made, source.tensors, strict=True) if new.type != old.type},
+        tensors={old.name: wanted[old.name] for old in source.tensors if not _is_kept(old, wanted.get(old.name))},
         fallbacks=fallbacks,
         remarks=remarks,
         requantized=sorted(
@@ -308,11 +323,12 @@ def _wanted(source: GgufSource, settings: _Settings) -> tuple[dict[str, str], di
             if fnmatch.fnmatchcase(tensor.name, pattern):
                 chosen = named
                 unused.discard(pattern)
-        if chosen in GRIDS and tensor.shape[0] % GRIDS[chosen].columns:
+        size = _columns(chosen)
+        if chosen is not None and tensor.shape[0] % size:
             instead = _INSTEAD.get(chosen)
             fits = instead is not None and tensor.shape[0] % GRIDS[instead].columns == 0
             outcome = f"becomes {instead}" if fits else "stays as it is"
-            why = f"{chosen} has blocks of {GRIDS[chosen].columns} columns, which do not divide its {tensor.shape[0]}"
+            why = f"{chosen} has blocks of {size} columns, which do not divide its {tensor.shape[0]}"
             fallbacks[tensor.name] = f"{outcome}: {why}"
             chosen = instead if fits else None
         if chosen is not None:
@@ -322,11 +338,25 @@ def _wanted(source: GgufSource, settings: _Settings) -> tuple[dict[str, str], di
     return wanted, fallbacks
 
 
+def _columns(kind: str | None) -> int:
+    """That must divide a matrix's."""
+    study = None if kind is None else study_type(kind)
+    return study.columns if study is not None else GRIDS[kind].columns if kind in GRIDS else 1
+
+
+def _is_kept(tensor: StoredTensor, kind: str | None) -> bool:
+    """Whether a tensor that is to have this type has it already."""
+    return kind is None or (study_type(kind) is None and _number(kind) == tensor.type)
+
+
+def _number(kind: str) -> int:
+    return GRIDS[kind].number if kind in GRIDS else FLOATS.get(kind, FLOATS["F32"])
+
+
 def _made(opened: OpenModel, source: GgufSource, tensor: StoredTensor, kind: str | None, rounding: Rounding) -> NewTensor:
-    number = None if kind is None else FLOATS[kind] if kind in FLOATS else GRIDS[kind].number
-    if kind is None or number is None or number == tensor.type:
+    if kind is None or _is_kept(tensor, kind):
         return NewTensor(tensor.name, tensor.shape, tensor.type, partial(source.bytes_of, tensor))
-    return NewTensor(tensor.name, tensor.shape, number, _encoder(opened, tensor, kind, rounding))
+    return NewTensor(tensor.name, tensor.shape, _number(kind), _encoder(opened, tensor, kind, rounding))
 
 
 def _encoder(opened: OpenModel, tensor: StoredTensor, kind: str, rounding: Rounding) -> Callable[[], bytes]:
@@ -334,6 +364,8 @@ def _encoder(opened: OpenModel, tensor: StoredTensor, kind: str, rounding: Round
         values = _core.tensor_values(opened.core, "", tensor.name)
         if not np.isfinite(values).all():
             raise ModelFileError(f"{opened.path}: {tensor.name} holds NaN or infinity", str(opened.path))
+        if (study := study_type(kind)) is not None:
+            return study.rounded(rounding.method, values).tobytes()
         if kind == "F32":
             return values.tobytes()
         if kind == "F16":

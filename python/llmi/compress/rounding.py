@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 else:
     from llmi.base.lazy_numpy import np
 
-METHODS = ("absmax", "search", "gptq")
+METHODS = ("absmax", "search", "gptq", "kl")
 _LEAST_WEIGHT = 1e-6  # of the mean of all columns
 
 
@@ -29,8 +29,8 @@ class Rounding:
 
     def __init__(self, method: str, calibration: Calibration | None) -> None:
         """Raises InvalidParamsError: the method needs a calibration, or reads none."""
-        if method == "absmax" and calibration is not None:
-            raise InvalidParamsError('calibration: method="absmax" reads none; "search" weighs errors by it', "calibration")
+        if method in ("absmax", "kl") and calibration is not None:
+            raise InvalidParamsError(f'calibration: method="{method}" reads none; "search" weighs errors by it', "calibration")
         if method == "gptq" and (calibration is None or not calibration.has_gram):
             raise InvalidParamsError(
                 'method="gptq" needs a calibration with products: llmi.compress.calibrate(model, gram=True), or llmi calibrate --gram',
