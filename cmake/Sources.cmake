@@ -33,7 +33,7 @@ set(LLMI_CORE_SOURCES
   speculative/trained_head.cc speculative/union_drafter.cc speculative/verify.cc
   engine/active_requests.cc engine/ahead.cc engine/batch.cc engine/command_queue.cc
   engine/costs.cc engine/detokenizer.cc engine/emit.cc engine/engine.cc engine/inbox.cc engine/lab.cc engine/lab_rows.cc
-  engine/lifetime.cc engine/open_engine.cc engine/options.cc engine/rank_worker.cc engine/request_limits.cc engine/saved_prefixes.cc engine/scheduling.cc engine/simulation.cc engine/sizing.cc
+  engine/lifetime.cc engine/open_engine.cc engine/options.cc engine/rank_worker.cc engine/request_limits.cc engine/saved_prefixes.cc engine/scheduling.cc engine/simulation.cc engine/sizing.cc engine/step_recorder.cc engine/step_replay.cc
   engine/stats_collector.cc engine/step.cc engine/stop_matcher.cc engine/trace.cc engine/verification.cc
   engine/beams/candidates.cc engine/beams/group.cc engine/beams/hypotheses.cc engine/beams/records.cc engine/beams/rows.cc
   engine/beams/steps.cc
@@ -52,7 +52,7 @@ set(LLMI_NO_CUDA_SOURCES kernels/no_cuda/cuda_device.cc)
 
 set(LLMI_BINDING_SOURCES
   bindings/module.cpp bindings/bind_engine.cpp bindings/bind_constraint.cpp bindings/bind_drafters.cpp bindings/bind_errors.cpp bindings/bind_files.cpp
-  bindings/bind_records.cpp bindings/bind_requests.cpp bindings/bind_simulation.cpp bindings/bind_speculation.cpp bindings/bind_system.cpp
+  bindings/bind_records.cpp bindings/bind_requests.cpp bindings/bind_replay.cpp bindings/bind_simulation.cpp bindings/bind_speculation.cpp bindings/bind_system.cpp
   bindings/bind_compress.cpp bindings/bind_lab.cpp bindings/bind_prefixes.cpp bindings/bind_ranks.cpp bindings/engine_handle.cpp bindings/engine_options.cpp bindings/gil.cpp bindings/held_sequence.cpp bindings/py_drafter.cpp bindings/py_constraint.cpp bindings/py_hooks.cpp)
 
 # What tests and benchmarks alone need: the emulated device, one that runs no kernel, and their bindings.

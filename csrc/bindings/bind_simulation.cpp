@@ -12,6 +12,7 @@
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "bindings/keywords.h"
+#include "bindings/py_drafter.h"
 #include "engine/options.h"
 #include "engine/simulation.h"
 #include "engine/sizing.h"
@@ -41,6 +42,9 @@ std::unique_ptr<SimulatedEngine> OpenSimulated(const std::string& spec, const st
   config.streams = keywords.Take<bool>("streams");
   config.costs.rows = CurveOf(keywords.Take<std::vector<std::pair<int64_t, double>>>("points"));
   config.costs.kv_s = keywords.Take<double>("kv_s");
+  if (const py::object policy = keywords.Find("policy_hook"); policy && !policy.is_none()) {
+    config.policy = std::make_shared<PyPolicy>(policy);
+  }
   EngineConfig engine;
   engine.block_size = keywords.Take<int64_t>("block_size");
   engine.kv_type = ParseKvType(keywords.Take<std::string>("kv_cache_dtype"));
@@ -98,18 +102,21 @@ void RegisterSimulation(py::module_& module) {
       .def(
           "add",
           [](SimulatedEngine& engine, const py::array_t<int32_t, py::array::c_style | py::array::forcecast>& tokens, int64_t num_output,
-             double arrival_s, int64_t priority) {
+             double arrival_s, int64_t num_given, int64_t priority) {
             SimulatedRequest request;
             request.tokens.assign(tokens.data(), tokens.data() + tokens.size());
             request.num_output = num_output;
             request.arrival_s = arrival_s;
+            request.num_given = num_given;
             request.priority = priority;
             engine.Add(std::move(request));
           },
-          py::arg("tokens"), py::arg("num_output"), py::arg("arrival_s"), py::arg("priority") = 0)
+          py::arg("tokens"), py::arg("num_output"), py::arg("arrival_s"), py::arg("num_given") = 0, py::arg("priority") = 0)
       .def("run_until", &SimulatedEngine::RunUntil, py::arg("time_s"), py::call_guard<py::gil_scoped_release>())
       .def("run_to_end", &SimulatedEngine::RunToEnd, py::call_guard<py::gil_scoped_release>())
+      .def("block_bytes", &SimulatedEngine::BlockBytes, py::arg("num_tokens"))
       .def_property_readonly("num_under_way", &SimulatedEngine::num_under_way)
+      .def_property_readonly("num_queued_tokens", &SimulatedEngine::num_queued_tokens)
       .def_property_readonly("num_pages", &SimulatedEngine::num_pages)
       .def_property_readonly("num_prefix_queries", [](const SimulatedEngine& engine) { return engine.scheduler().num_prefix_queries(); })
       .def_property_readonly("num_prefix_hits", [](const SimulatedEngine& engine) { return engine.scheduler().num_prefix_hits(); })

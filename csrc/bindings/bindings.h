@@ -19,6 +19,7 @@ void RegisterPrefixes(pybind11::module_& module);
 void RegisterRanks(pybind11::module_& module);
 void RegisterRecords(pybind11::module_& module);
 void RegisterRequests(pybind11::module_& module);
+void RegisterReplay(pybind11::module_& module);
 void RegisterSimulation(pybind11::module_& module);
 void RegisterSpeculation(pybind11::module_& module);
 void RegisterEngine(pybind11::module_& module);

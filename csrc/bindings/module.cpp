@@ -8,6 +8,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_used()) {
   llmi::RegisterCompress(module);
   llmi::RegisterLab(module);
   llmi::RegisterRecords(module);
+  llmi::RegisterReplay(module);
   llmi::RegisterSimulation(module);
   llmi::RegisterSpeculation(module);
   llmi::RegisterDrafters(module);

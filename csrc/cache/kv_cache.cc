@@ -28,6 +28,7 @@ KvCache::KvCache(KvGroups groups, int64_t num_pages, Device* device, const State
 }
 
 void KvCache::Init(KvSequence* sequence) {
+  if (observer_ != nullptr) observer_->OnInit(*sequence);
   sequence->num_tokens = 0;
   sequence->tables.assign(groups_.groups().size(), {});
   sequence->num_returned.assign(groups_.groups().size(), 0);
@@ -38,6 +39,7 @@ void KvCache::Init(KvSequence* sequence) {
 }
 
 void KvCache::Fork(const KvSequence& parent, KvSequence* child) {
+  if (observer_ != nullptr) observer_->OnFork(parent, *child);
   *child = parent;
   child->side_bytes = 0;
   child->side_pages.clear();
@@ -52,6 +54,7 @@ void KvCache::Fork(const KvSequence& parent, KvSequence* child) {
 }
 
 void KvCache::Free(KvSequence* sequence) {
+  if (observer_ != nullptr) observer_->OnFree(*sequence);
   if (sequence->prefix_node != PrefixTree::kNone) prefix_tree_->Unpin(sequence->prefix_node);
   sequence->prefix_node = PrefixTree::kNone;
   sequence->num_indexed = 0;
@@ -93,6 +96,13 @@ uint64_t KvCache::BytesNeeded(const KvSequence& sequence, int64_t num_new, int64
 }
 
 bool KvCache::TryReserve(KvSequence* sequence, int64_t num_new, Reclaim reclaim, int64_t num_drafted) {
+  const Unobserved calls(this);
+  const bool reserved = TryReserveSlots(sequence, num_new, reclaim, num_drafted);
+  if (calls.observer() != nullptr) calls.observer()->OnReserve(*sequence, num_new, reclaim == Reclaim::kCacheOnly, num_drafted, reserved);
+  return reserved;
+}
+
+bool KvCache::TryReserveSlots(KvSequence* sequence, int64_t num_new, Reclaim reclaim, int64_t num_drafted) {
   const StatePool::Step step = {sequence->num_tokens, num_new, num_drafted};
   // Freeing a block may end its sharing with this sequence, so the pages needed are counted again each time.
   if (!MakeRoom([&] { return PagesNeeded(*sequence, num_new); }, reclaim)) return false;
@@ -179,6 +189,7 @@ void KvCache::KeepSnapshots(KvSequence* sequence, const std::vector<StateVersion
 }
 
 void KvCache::Commit(KvSequence* sequence, int64_t num_new, std::span<const int32_t> token_ids) {
+  if (observer_ != nullptr) observer_->OnCommit(*sequence, num_new, token_ids);
   CheckInternal(sequences_.contains(sequence), "tokens of a sequence that holds no cache");
   sequence->num_tokens += num_new;
   std::vector<StateVersion> made;
@@ -212,6 +223,8 @@ bool KvCache::TryRollback(KvSequence* sequence, int64_t num_tokens) {
     if (groups_.FirstVisibleBlock(groups_.groups()[g], remaining) < sequence->num_returned[g]) return false;
   }
   if (states_ != nullptr && !states_->TryRollback(&sequence->state, remaining)) return false;
+  const Unobserved calls(this);
+  if (calls.observer() != nullptr) calls.observer()->OnRollback(*sequence, num_tokens);
   Unindex(sequence, remaining / groups_.block_size());
   sequence->num_tokens = remaining;
   sequence->draft.end = std::min(sequence->draft.end, std::max<int64_t>(1, remaining));
@@ -230,6 +243,7 @@ void KvCache::MoveSlot(const KvSequence& sequence, int64_t from, int64_t to) {
 }
 
 void KvCache::Trim(KvSequence* sequence) {
+  if (observer_ != nullptr) observer_->OnTrim(*sequence);
   if (states_ != nullptr) states_->Trim(&sequence->state, sequence->num_tokens);
   for (size_t g = 0; g < sequence->tables.size(); ++g) {
     std::vector<int32_t>& table = sequence->tables[g];
@@ -316,6 +330,7 @@ int64_t KvCache::MatchPrefix(std::span<const int32_t> token_ids, int64_t max_tok
 }
 
 int64_t KvCache::AttachPrefix(KvSequence* sequence, std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt) {
+  if (observer_ != nullptr) observer_->OnOther();
   if (prefix_tree_ == nullptr) return 0;
   const bool drafts = groups_.has_draft() && sequence->draft.use != DraftSlots::Use::kNone;
   // A drafter needs a token of the beginning computed again. No state ends there, so it starts behind the first token that is computed.
@@ -453,6 +468,7 @@ void KvCache::Unindex(KvSequence* sequence, int64_t num_blocks) {
 }
 
 void KvCache::ClearPrefixCache() {
+  if (observer_ != nullptr) observer_->OnClear();
   if (prefix_tree_ != nullptr) prefix_tree_->Clear();
 }
 

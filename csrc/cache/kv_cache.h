@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cache/block_pool.h"
+#include "cache/call_observer.h"
 #include "cache/kv_groups.h"
 #include "cache/prefix_tree.h"
 #include "cache/saved_block.h"
@@ -83,6 +84,21 @@ class KvCache {
   // The prefix cache gets states after each multiple of this many tokens, a multiple of the block size; 0: only those that sequences ask
   // for.
   void set_snapshot_interval(int64_t num_tokens) { snapshot_interval_ = num_tokens; }
+
+  void set_observer(CallObserver* observer) { observer_ = observer; }  // null: nobody
+  // While it lives the calls are not observed, since they belong to another call, whose observer this is.
+  class Unobserved {
+   public:
+    explicit Unobserved(KvCache* cache) : cache_(cache), observer_(std::exchange(cache->observer_, nullptr)) {}
+    ~Unobserved() { cache_->observer_ = observer_; }
+    Unobserved(const Unobserved&) = delete;
+    Unobserved& operator=(const Unobserved&) = delete;
+    CallObserver* observer() const { return observer_; }
+
+   private:
+    KvCache* cache_;
+    CallObserver* observer_;
+  };
 
   // Registers an empty sequence; Free unregisters it.
   void Init(KvSequence* sequence);
@@ -194,6 +210,7 @@ class KvCache {
     }
     return true;
   }
+  bool TryReserveSlots(KvSequence* sequence, int64_t num_new, Reclaim reclaim, int64_t num_drafted);
   bool Reclaims(Reclaim reclaim) const { return reclaim == Reclaim::kAll && reclaimer_ && reclaimer_(); }
   bool MakeStateRoom(const SequenceState& state, const StatePool::Step& step, Reclaim reclaim);
   void PlanStates(KvSequence* sequence, const StatePool::Step& step);
@@ -229,6 +246,7 @@ class KvCache {
   std::vector<SavedRange> saved_ranges_;
   std::vector<int> saved_groups_;  // of each layer that keeps K and V
   std::function<bool()> reclaimer_;
+  CallObserver* observer_ = nullptr;
   std::unordered_set<const KvSequence*> sequences_;
   bool notes_events_ = false;
   std::vector<PageEvent> events_;

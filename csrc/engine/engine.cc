@@ -138,6 +138,35 @@ int64_t Engine::SavePrefix(std::span<const int32_t> token_ids, const std::string
   return num_tokens;
 }
 
+void Engine::RecordSteps(const std::string& path, const std::string& header) {
+  commands_.Execute([&] {
+    const auto refuse = [](bool refused, const char* why) {
+      if (refused) throw Error(ErrorKind::kInvalidArgument, std::string("record_steps: ") + why, "record_steps");
+    };
+    refuse(context_.device != nullptr, "the steps of a device are not recorded so far, those of the CPU are");
+    refuse(decoder_->ranks() != nullptr, "the steps of several ranks are not recorded so far");
+    refuse(cache_->states() != nullptr, "a model whose layers have states is not replayed so far");
+    refuse(cache_->groups().has_draft(), "a drafter that keeps K and V in the cache is not replayed so far");
+    refuse(saved_ != nullptr, "blocks of prefix_cache_dir come when they come, so their steps are not replayed");
+    refuse(recorder_ != nullptr, "a recording is under way: end it first");
+    if (scheduler_->HasWork() || cache_->num_sequences() > 0) {
+      throw Error(ErrorKind::kInvalidArgument, "record_steps: requests, or sequences of the lab, are under way: begin before them",
+                  "record_steps");
+    }
+    cache_->ClearPrefixCache();
+    scheduler_->ForgetLengths();
+    recorder_ = std::make_unique<StepRecorder>(path, header, *cache_);
+    cache_->set_observer(recorder_.get());
+  });
+}
+
+void Engine::EndRecording() {
+  commands_.TryExecute([&] {
+    cache_->set_observer(nullptr);
+    if (const std::unique_ptr<StepRecorder> recorder = std::move(recorder_)) recorder->Close();
+  });
+}
+
 void Engine::ResetPrefixCache() {
   commands_.Execute([&] { cache_->ClearPrefixCache(); });
 }
@@ -254,6 +283,7 @@ void Engine::End() {
   lab_->End();
   requests_->HandOver(steps_->is_ahead());
   requests_->ReleaseAllRows();
+  cache_->set_observer(nullptr);
   if (saved_ != nullptr && !has_failed_) saved_->SaveAll();
   stats_->PublishEnd();
   life_.End();

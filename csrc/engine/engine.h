@@ -24,6 +24,7 @@
 #include "engine/stats.h"
 #include "engine/stats_collector.h"
 #include "engine/step.h"
+#include "engine/step_recorder.h"
 #include "kernels/ops/context.h"
 #include "model/decoder.h"
 #include "model/draft_heads.h"
@@ -90,6 +91,12 @@ class Engine {
   // Writes the blocks of this beginning to prefix_cache_dir, as far as the prefix cache has them; returns their number of tokens. Throws
   // like CommandQueue::Execute, and Error(kInvalidArgument) without such a folder.
   int64_t SavePrefix(std::span<const int32_t> token_ids, const std::string& salt);
+  // From now on each arrival and each step is a line of the file, behind the header; the prefix cache and what outputs told of their
+  // lengths are forgotten first, as in a new engine. Throws like CommandQueue::Execute, and Error(kInvalidArgument) while requests or
+  // sequences are there, and where the schedule depends on more than the calls that are recorded.
+  void RecordSteps(const std::string& path, const std::string& header);
+  // Throws Error(kInvalidArgument) if the file could not be written.
+  void EndRecording();
   // Forgets all cached beginnings that nobody uses now. Throws like CommandQueue::Execute.
   void ResetPrefixCache();
   const KernelContext& context() const { return context_; }
@@ -135,8 +142,9 @@ class Engine {
   std::unique_ptr<ActiveRequests> requests_;
   std::unique_ptr<StepLoop> steps_;
   std::unique_ptr<StatsCollector> stats_;
-  bool has_failed_ = false;  // the engine thread's
-  std::mutex close_mutex_;   // held while the thread is joined
+  std::unique_ptr<StepRecorder> recorder_;  // null: nothing is recorded
+  bool has_failed_ = false;                 // the engine thread's
+  std::mutex close_mutex_;                  // held while the thread is joined
   std::thread thread_;
 };
 

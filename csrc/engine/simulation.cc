@@ -1,6 +1,7 @@
 #include "engine/simulation.h"
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -24,6 +25,7 @@ SimulatedEngine::~SimulatedEngine() {
 void SimulatedEngine::Add(SimulatedRequest request) {
   const auto num_tokens = static_cast<int64_t>(request.tokens.size()) + request.num_output;
   CheckArgument(!request.tokens.empty() && request.num_output >= 1, "a request has a token of a prompt and one of an output at least");
+  CheckArgument(0 <= request.num_given && request.num_given < num_tokens - request.num_output, "the last token of a prompt is computed");
   CheckArgument(requests_.empty() || request.arrival_s >= requests_.back().arrival_s, "arrivals go back");
   const int64_t pages = cache_.groups().MaxPages(num_tokens, config_.scheduler.max_num_batched_tokens);
   if (pages > cache_.pool().num_pages()) {
@@ -34,6 +36,7 @@ void SimulatedEngine::Add(SimulatedRequest request) {
     throw Error(ErrorKind::kInvalidArgument,
                 "a prompt of " + std::to_string(request.tokens.size()) + " tokens is longer than a step, and chunked prefill is off");
   }
+  num_queued_tokens_ += static_cast<int64_t>(request.tokens.size());
   requests_.push_back(std::move(request));
   ++num_under_way_;
 }
@@ -51,9 +54,43 @@ void SimulatedEngine::Take() {
     scheduled.max_new_tokens = request.num_output;
     scheduled.num_tokens = static_cast<int64_t>(request.tokens.size());
     scheduled.token_ids = &request.tokens;
+    TakeGiven(request);
     cache_.Init(&scheduled.kv);
     scheduler_.Add(&scheduled);
     running_.push_back(std::move(running));
+  }
+}
+
+int64_t SimulatedEngine::BlockBytes(int64_t num_tokens) const {
+  const KvGroups& groups = cache_.groups();
+  return num_tokens / groups.block_size() * groups.pages_per_block() * groups.page_bytes();
+}
+
+// Blocks from elsewhere become known beginnings, as far as pages are free or only cached: the rest is computed.
+void SimulatedEngine::TakeGiven(const SimulatedRequest& request) {
+  const int64_t block_size = cache_.groups().block_size();
+  const std::span<const int32_t> tokens = std::span(request.tokens).first(static_cast<size_t>(request.num_given));
+  if (request.num_given < block_size || !cache_.has_prefix_cache()) return;
+  KvSequence kv;
+  cache_.Init(&kv);
+  cache_.AttachPrefix(&kv, tokens, request.num_given, "");
+  while (kv.num_tokens + block_size <= request.num_given) {
+    const int64_t num_new = block_size - kv.num_tokens % block_size;
+    if (!cache_.TryReserve(&kv, num_new, KvCache::Reclaim::kCacheOnly)) break;
+    cache_.Commit(&kv, num_new, tokens);
+  }
+  cache_.Free(&kv);
+}
+
+// As the engine's SetPolicyKeys.
+void SimulatedEngine::SetKeys() {
+  if (config_.policy == nullptr || scheduler_.waiting().size() < 2) return;
+  for (ScheduledSequence* sequence : scheduler_.waiting()) {
+    const SimulatedRequest& request = requests_[sequence->arrival];
+    const int64_t prompt_len = static_cast<int64_t>(request.tokens.size()) - (request.num_output - sequence->max_new_tokens);
+    sequence->key = config_.policy->Key({sequence->arrival, sequence->priority, request.arrival_s, prompt_len, sequence->num_tokens,
+                                         sequence->max_new_tokens, sequence->num_preemptions},
+                                        now_s_);
   }
 }
 
@@ -95,6 +132,7 @@ int64_t SimulatedEngine::PromptBudget() const {
 }
 
 void SimulatedEngine::Step() {
+  SetKeys();
   const std::vector<ScheduledPiece> pieces = scheduler_.Schedule(PromptBudget());
   if (pieces.empty()) {  // rows of a static batch that have all ended
     scheduler_.EndStep();
@@ -119,7 +157,10 @@ void SimulatedEngine::Step() {
     ScheduledSequence& sequence = running.scheduled;
     if (sequence.finished || sequence.kv.num_tokens < sequence.num_tokens) continue;
     SimulatedRequest& request = *running.request;
-    if (request.first_token_s < 0) request.first_token_s = now_s_;
+    if (request.first_token_s < 0) {
+      request.first_token_s = now_s_;
+      num_queued_tokens_ -= static_cast<int64_t>(request.tokens.size());
+    }
     // A token that no prompt has, since an output is known to nobody.
     request.tokens.push_back(-1 - static_cast<int32_t>(sequence.arrival & 0x3fffffff));
     ++sequence.num_tokens;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cache/kv_cache.h"
+#include "engine/policy.h"
 #include "scheduler/scheduler.h"
 #include "speculative/cost_curve.h"
 
@@ -27,10 +28,12 @@ struct SimulatedConfig {
   bool prefix_caching = true;
   bool streams = true;  // outputs are read as they grow: prompts may slow decodes by the factor that the engine allows
   SimulatedCosts costs;
+  std::shared_ptr<PolicyHook> policy;  // under kCustom
 };
 
 struct SimulatedRequest {
   std::vector<int32_t> tokens;  // the prompt
+  int64_t num_given = 0;        // of its first tokens, whose K and V come with it: whole blocks of them
   int64_t num_output = 1;
   int64_t priority = 0;
   double arrival_s = 0;
@@ -66,10 +69,13 @@ class SimulatedEngine {
   // Runs all requests to their end.
   void RunToEnd();
   int64_t num_under_way() const { return num_under_way_; }
+  int64_t num_queued_tokens() const { return num_queued_tokens_; }  // of the prompts of requests that have no token yet
   const std::deque<SimulatedRequest>& requests() const { return requests_; }
   const std::vector<SimulatedStep>& steps() const { return steps_; }
   const Scheduler& scheduler() const { return scheduler_; }
   int64_t num_pages() const { return cache_.pool().num_pages(); }
+  // Bytes of K and V that a request's first num_tokens take, as whole blocks.
+  int64_t BlockBytes(int64_t num_tokens) const;
 
  private:
   struct Running {
@@ -78,6 +84,8 @@ class SimulatedEngine {
     ScheduledSequence scheduled;
   };
   void Take();
+  void TakeGiven(const SimulatedRequest& request);
+  void SetKeys();
   void Step();
   int64_t PromptBudget() const;
   void Finish(Running& running);
@@ -90,6 +98,7 @@ class SimulatedEngine {
   size_t num_taken_ = 0;
   int num_empty_steps_ = 0;  // in a row
   int64_t num_under_way_ = 0;
+  int64_t num_queued_tokens_ = 0;
   std::vector<std::unique_ptr<Running>> running_;  // by request; null: it has ended
   std::vector<SimulatedStep> steps_;
 };

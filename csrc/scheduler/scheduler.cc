@@ -87,6 +87,8 @@ bool Scheduler::Before(const ScheduledSequence* a, const ScheduledSequence* b) c
 }
 
 void Scheduler::Add(ScheduledSequence* sequence) {
+  const KvCache::Unobserved calls(cache_);
+  if (calls.observer() != nullptr) calls.observer()->OnAdd(*sequence, false);
   sequence->allowance = std::max(sequence->allowance, sequence->max_new_tokens);
   // A queue that is sorted in each step need not be in order before that.
   const auto place = SortsWaiting()
@@ -96,12 +98,16 @@ void Scheduler::Add(ScheduledSequence* sequence) {
 }
 
 void Scheduler::AddRunning(ScheduledSequence* sequence) {
+  const KvCache::Unobserved calls(cache_);
+  if (calls.observer() != nullptr) calls.observer()->OnAdd(*sequence, true);
   sequence->allowance = std::max(sequence->allowance, sequence->max_new_tokens);
   const auto place = std::upper_bound(running_.begin(), running_.end(), sequence, [&](auto* a, auto* b) { return Before(a, b); });
   running_.insert(place, sequence);
 }
 
 void Scheduler::Remove(ScheduledSequence* sequence) {
+  const KvCache::Unobserved calls(cache_);
+  if (calls.observer() != nullptr) calls.observer()->OnRemove(*sequence);
   if (!Erase(running_, sequence)) Erase(waiting_, sequence);
   const int64_t drawn = sequence->allowance - sequence->max_new_tokens;
   if (drawn <= 0) return;
@@ -109,7 +115,21 @@ void Scheduler::Remove(ScheduledSequence* sequence) {
   drawn_share_ += (static_cast<double>(drawn) / static_cast<double>(sequence->allowance) - drawn_share_) / static_cast<double>(num_left_);
 }
 
+void Scheduler::ForgetLengths() {
+  drawn_share_ = 0.5;
+  num_left_ = 1;
+  paused_decodes_ = false;
+}
+
 std::vector<ScheduledPiece> Scheduler::Schedule(int64_t prompt_budget) {
+  const KvCache::Unobserved calls(cache_);
+  if (calls.observer() != nullptr) calls.observer()->OnSchedule(*this, prompt_budget);
+  std::vector<ScheduledPiece> pieces = Choose(prompt_budget);
+  if (calls.observer() != nullptr) calls.observer()->OnScheduled(pieces);
+  return pieces;
+}
+
+std::vector<ScheduledPiece> Scheduler::Choose(int64_t prompt_budget) {
   std::vector<ScheduledPiece> pieces;
   int64_t budget = config_.max_num_batched_tokens;
   OrderWaiting();
@@ -443,11 +463,14 @@ void Scheduler::Preempt(ScheduledSequence* victim) {
 
 bool Scheduler::PreemptOne() {
   if (running_.empty()) return false;
+  const KvCache::Unobserved calls(cache_);
+  if (calls.observer() != nullptr) calls.observer()->OnOther();
   PreemptLast();
   return true;
 }
 
 bool Scheduler::DropWaitingCache() {
+  const KvCache::Unobserved calls(cache_);
   for (auto waiting = waiting_.rbegin(); waiting != waiting_.rend(); ++waiting) {
     const ScheduledSequence& sequence = **waiting;
     if (&sequence == admitted_) continue;
@@ -459,6 +482,8 @@ bool Scheduler::DropWaitingCache() {
 }
 
 void Scheduler::Commit(const std::vector<ScheduledPiece>& pieces) {
+  const KvCache::Unobserved calls(cache_);
+  if (calls.observer() != nullptr) calls.observer()->OnCommit(pieces);
   for (const ScheduledPiece& piece : pieces) {
     ScheduledSequence& sequence = *piece.sequence;
     CommitPart(sequence, piece.num_new, sequence.finished);
@@ -479,6 +504,8 @@ bool Scheduler::Contains(const ScheduledSequence* sequence) const {
 }
 
 void Scheduler::EndStep() {
+  const KvCache::Unobserved calls(cache_);
+  if (calls.observer() != nullptr) calls.observer()->OnEndStep(*this);
   if (config_.policy != SchedulingPolicy::kStatic) return;
   const bool ends = std::all_of(running_.begin(), running_.end(), [](const auto* s) { return s->finished || Idles(*s); });
   if (ends) std::erase_if(running_, [](const auto* s) { return s->finished; });

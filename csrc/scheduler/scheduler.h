@@ -130,6 +130,9 @@ class Scheduler {
   void EndStep();
 
   bool HasWork() const { return !running_.empty() || !waiting_.empty(); }
+  const SchedulerConfig& config() const { return config_; }
+  // What the outputs so far have told about the next ones is forgotten. Only without work.
+  void ForgetLengths();
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }
   int64_t num_preemptions() const { return num_preemptions_; }
@@ -139,6 +142,7 @@ class Scheduler {
   int64_t num_prefix_hits() const { return num_prefix_hits_; }          // those of them that were found
 
  private:
+  std::vector<ScheduledPiece> Choose(int64_t prompt_budget);
   bool Before(const ScheduledSequence* a, const ScheduledSequence* b) const;
   bool SortsWaiting() const;
   void OrderWaiting();

@@ -25,7 +25,7 @@ from llmi.engine.loaded import args_for_files, log_loaded, model_info, spec_of_f
 from llmi.engine.numerics_id import numerics_id, promises_bits
 from llmi.engine.options import ENGINE, TakesOptions
 from llmi.engine.saved_prefixes import UnsavedWarning, check_prefix_options, start_options
-from llmi.errors import EngineBusyError, InvalidParamsError, call_core, from_core
+from llmi.errors import EngineBusyError, InvalidParamsError, UnsupportedCombinationError, call_core, from_core
 from llmi.families import ModelSpec
 from llmi.hooks.runners import BatchRunner, RequestHooks
 from llmi.lab.calls import LabCalls
@@ -376,6 +376,18 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
     def cost_curve(self) -> dict[int, float]:
         """Seconds of a step by its number of rows, measured once: the costs that num_speculative_tokens="auto" uses."""
         return call_core(_core.cost_curve, self._engine)
+
+    def record_steps(self, path: str | os.PathLike[str]) -> contextlib.AbstractContextManager[None]:
+        """While it is entered, each arrival and each step is a line of JSON in this file: when, how long, and what the scheduler chose.
+
+        `llmi simulate FILE --replay` says whether a scheduler without a model chooses the same. It begins without requests, and with an
+        empty prefix cache. Only requests on the CPU in one process are recorded; no models with states, and no prefix_cache_dir.
+        """
+        from llmi.engine.recording import recording  # noqa: PLC0415 (few record)
+
+        if self._router is not None:
+            raise UnsupportedCombinationError("record_steps: one engine is recorded, not several", "record_steps", "data_parallel_size")
+        return recording(self._engine, self._engine_args, self._spec.to_json(), self.model_info.path, path)
 
     # --- scoring
 

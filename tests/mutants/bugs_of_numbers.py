@@ -279,7 +279,12 @@ BUGS = [
         "kernels/test_wide_activations.py",
     ),
     Mutant(
-        "no copy on write", "csrc/cache", "TryReserve", "if (pool_.references(page) <= 1) continue;", "continue;", "cache/test_cache.py"
+        "no copy on write",
+        "csrc/cache",
+        "TryReserveSlots",
+        "if (pool_.references(page) <= 1) continue;",
+        "continue;",
+        "cache/test_cache.py",
     ),
     Mutant(
         "window one block late",

@@ -56,7 +56,7 @@ BUGS = [
     Mutant(
         "a page copy is not passed on",
         "csrc/cache",
-        "TryReserve",
+        "TryReserveSlots",
         "if (notes_events_) events_.push_back({-1, 0, shared, page, 0, 0});",
         "",
         "engine/test_tensor_parallel.py",

@@ -46,4 +46,12 @@ BUGS = [
         "now_s_ = std::max(now_s_, requests_[num_taken_].arrival_s) + 0.01;",
         _SIMULATED,
     ),
+    Mutant(
+        "a recording leaves out the tokens that drafts brought",
+        "csrc/engine",
+        "OnCommit",
+        "if (!token_ids.empty()) SyncTokens(WrittenOf(kv), token_ids);",
+        "",
+        "engine/test_recording.py",
+    ),
 ]

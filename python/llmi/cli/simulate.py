@@ -16,6 +16,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The flags of `llmi simulate`."""
     unset: dict[str, Any] = {"default": argparse.SUPPRESS}
     parser.add_argument("trace", metavar="TRACE", type=Path, help="JSONL as `llmi bench serve --trace` reads it, with input_length")
+    parser.add_argument(
+        "--replay", action="store_true", help="TRACE is a file of LLM.record_steps: does the scheduler choose the same? (exit code 1: no)"
+    )
     parser.add_argument("-m", "--model", help="a model or, with --costs, a config.json", **unset)
     parser.add_argument("--policy", choices=POLICIES, default="fcfs", help="which waiting request runs next")
     parser.add_argument("--costs", metavar="FILE", help="what steps take, from `llmi bench --costs` (default: measured here)", **unset)
@@ -29,6 +32,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def simulate_command(arguments: argparse.Namespace) -> int:
     """Runs it."""
+    if arguments.replay:
+        from llmi.simulation.recording import replay
+
+        found = replay(arguments.trace)
+        show(str(found))
+        return 1 if found.difference else 0
     from llmi.simulation.run import simulate
 
     result = simulate(
