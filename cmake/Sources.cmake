@@ -5,7 +5,7 @@ set(LLMI_CORE_SOURCES
   io/gguf.cc io/input_file.cc io/model_files.cc io/safetensors.cc
   kernels/ops/attention.cc kernels/ops/attention_step.cc kernels/ops/attention_weights.cc kernels/ops/embedding.cc kernels/ops/experts.cc kernels/ops/activation.cc kernels/ops/gated_linear.cc kernels/ops/linear.cc kernels/ops/linear_step.cc kernels/ops/probe.cc
   kernels/ops/conv.cc kernels/ops/state.cc kernels/ops/kv_copy.cc kernels/ops/linear_input.cc kernels/ops/norm.cc kernels/ops/rope.cc kernels/ops/route.cc kernels/ops/recurrence.cc kernels/ops/row_ops.cc kernels/ops/top_candidates.cc kernels/dispatch/tables.cc kernels/ops/vocab.cc
-  kernels/cuda/cublas_lt.cc kernels/cuda/matrix_probe.cc
+  kernels/cuda/cublas_lt.cc kernels/cuda/matrix_probe.cc kernels/cuda/nccl.cc
   kernels/cpu/reference/attention.cc kernels/cpu/reference/embedding.cc
   kernels/cpu/reference/activation.cc kernels/cpu/reference/conv.cc kernels/cpu/reference/kv_write.cc
   kernels/cpu/reference/linear.cc kernels/cpu/reference/probe.cc kernels/cpu/reference/quantize_rows.cc

@@ -229,7 +229,6 @@ Error RankGroup::Died(int rank, const std::string& how) const {
   return Error(ErrorKind::kWorkerDied, NameOf(rank) + how, std::to_string(rank) + " " + std::to_string(member(rank).pid));
 }
 
-// Throws if one of the other ranks has left, or its process has ended.
 void RankGroup::CheckOthers() const {
   std::string told;
   for (int rank = 0; rank < size_; ++rank) {

@@ -60,6 +60,9 @@ class RankGroup {
   // The bytes of rank 0 for all others, as many as theirs.
   void Tell(void* bytes, int64_t num_bytes);
 
+  // Throws Error(kWorkerDied) if another rank has left, or its process has ended.
+  void CheckOthers() const;
+
   // What this rank has taken part in so far. Bytes: those of all ranks together.
   struct Traffic {
     int64_t num_gathers = 0, gathered_bytes = 0;
@@ -83,7 +86,6 @@ class RankGroup {
   int64_t Exchange(void* buffer, std::span<const Block> blocks, bool to_first);
   void GatherPiece(uint8_t* buffer, std::span<const Block> blocks, int64_t begin, int64_t end, bool to_first);
   void WaitFor(int rank, uint32_t number);
-  void CheckOthers() const;
   std::string NameOf(int rank) const;
   Error Died(int rank, const std::string& how) const;
   void End(const std::string& reason, uint32_t how) noexcept;

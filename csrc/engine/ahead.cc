@@ -20,7 +20,7 @@ StepAhead::StepAhead(const KernelContext& context, Decoder& decoder, KvCache& ca
 // Whether the step after this one can be predicted: every sequence that runs draws a token on the device by a plan that lets the next step
 // run ahead, and no sequence joins.
 bool StepAhead::MayLaunch(const LaunchedStep& step) const {
-  if (policy_ == SchedulingPolicy::kStatic) return false;
+  if (policy_ == SchedulingPolicy::kStatic || decoder_.ranks() != nullptr) return false;
   if (step.draws->places.size() != step.rows.size()) return false;
   if (scheduler_.num_waiting() > 0 && MayAdmit(step)) return false;
   int64_t num_running = 0;

@@ -45,7 +45,7 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, DraftHeads heads, KernelContext
   }
   stats_ = std::make_unique<StatsCollector>(context_.device, *cache_, *scheduler_, *requests_, *costs_, *steps_, saved_.get(),
                                             config.audit_each_step);
-  if (context_.device != nullptr) {
+  if (context_.device != nullptr && ranks == nullptr) {  // the copy would be of this rank's heads alone
     scheduler_->set_swap_rule([this](const ScheduledSequence& sequence) { return costs_->PrefersCopy(sequence.kv); });
   }
   // Cache that can be computed again is given up: first that of idle lab sequences, then that of waiting requests.

@@ -74,7 +74,7 @@ void OpenedEngine::Load(const ModelFiles& files, const EngineOptions& options, M
   SizingRequest sizes = {options.kv_cache_memory_bytes, options.max_model_len, 0};
   CheckSizes(model_, sizes, config_);
   const int64_t num_logits_rows = LogitsRowsAtOnce(model_.vocab_size, device_ != nullptr);
-  const int64_t num_rows = std::max(options.scheduler.max_num_batched_tokens, 1 + kMaxDraftNodes);
+  const int64_t num_rows = StepRows(options.scheduler);
   const auto admit = [&](const std::function<WeightPlan(WeightFormat)>& plan) {
     const uint64_t free_bytes = device_ == nullptr ? AvailableMemoryBytes() : device_->free_bytes();
     const ModelNeeds needs = {plan(options.weights), plan(WeightFormat::kQ8_0), plan(WeightFormat::kQ4_0),
@@ -84,7 +84,7 @@ void OpenedEngine::Load(const ModelFiles& files, const EngineOptions& options, M
     sizes.available_bytes = device_ == nullptr ? HostCacheBytes(model_, sizes, config_, needs, free_bytes) : free_bytes;
     ResolveSizes(model_, sizes, &config_);
   };
-  std::unique_ptr<Ranks> ranks = RanksOf(options, model_, device_.get());
+  std::unique_ptr<Ranks> ranks = RanksOf(options, model_);
   if (ranks != nullptr) {
     ranks->group().set_on_wait([dropped] {
       if (dropped != nullptr && *dropped) throw Error(ErrorKind::kInterrupted, "nobody waits for this model any more");
@@ -94,31 +94,53 @@ void OpenedEngine::Load(const ModelFiles& files, const EngineOptions& options, M
   if (options.eagle.files != nullptr) heads_.eagle = LoadEagle(context_, options.eagle, files, *decoder_);
   if (options.medusa.files != nullptr) heads_.medusa = LoadMedusa(context_, options.medusa, files, *decoder_);
   decoder_->AlwaysKeep(heads_.TargetLayers(*decoder_));
+  if (device_ != nullptr) {
+    decoder_->Reserve(context_, num_rows, Decoder::PaddedRows(num_logits_rows));
+    device_->ReserveWorkspace(Decoder::PaddedRows(num_logits_rows), model_.vocab_size);
+  }
+  if (decoder_->ranks() != nullptr) info_.ranks = ExchangeFacts(*decoder_, options, device_.get());
+  if (device_ != nullptr) SizeDeviceCache(options);
   if (decoder_->ranks() != nullptr) {
-    info_.ranks = ExchangeFacts(*decoder_, options.identity);
     for (RankFacts& facts : info_.ranks) {
       EngineConfig config = config_;
       config.draft_kv.held = &facts == info_.ranks.data();
       const KvGroups groups = GroupsOf(model_, config, &decoder_->ranks()->plan(), static_cast<int>(&facts - info_.ranks.data()));
       facts.kv_bytes = static_cast<uint64_t>(groups.held_page_bytes() * config_.num_pages);
     }
-    BeginRanks(*decoder_->ranks(), {config_.num_pages, config_.draft_kv});
+    const RankStart start = {config_.num_pages, config_.max_model_len, config_.draft_kv};
+    BeginRanks(*decoder_->ranks(), start);
     decoder_->ranks()->group().set_on_wait(nullptr);
-    RestartRanks(*decoder_, options, {config_.num_pages, config_.draft_kv});
+    RestartRanks(*decoder_, options, device_.get(), start);
   }
   if (device_ == nullptr) return;
-  decoder_->Reserve(context_, num_rows, Decoder::PaddedRows(num_logits_rows));
-  device_->ReserveWorkspace(Decoder::PaddedRows(num_logits_rows), model_.vocab_size);
+  decoder_->ReservePositions(context_, config_.max_model_len);
+  if (heads_.eagle != nullptr) heads_.eagle->ReservePositions(context_, config_.max_model_len);
+}
+
+// Bytes of a cache of which each rank's device has room for its part.
+uint64_t OpenedEngine::FreeDeviceBytes(const EngineOptions& options) const {
+  if (decoder_->ranks() == nullptr) {
+    return DeviceCacheBytes(device_->total_bytes(), device_->free_bytes(), options.gpu_memory_utilization);
+  }
+  const auto page_bytes = static_cast<double>(GroupsOf(model_, config_).page_bytes());
+  uint64_t least = UINT64_MAX;
+  for (size_t rank = 0; rank < info_.ranks.size(); ++rank) {
+    const KvGroups groups = GroupsOf(model_, config_, &decoder_->ranks()->plan(), static_cast<int>(rank));
+    const double whole = static_cast<double>(info_.ranks[rank].free_bytes) * page_bytes / static_cast<double>(groups.held_page_bytes());
+    least = std::min(least, static_cast<uint64_t>(std::min(whole, 1e18)));
+  }
+  return least;
+}
+
+void OpenedEngine::SizeDeviceCache(const EngineOptions& options) {
   if (options.kv_cache_memory_bytes == 0) {
-    uint64_t left = DeviceCacheBytes(device_->total_bytes(), device_->free_bytes(), options.gpu_memory_utilization);
+    uint64_t left = FreeDeviceBytes(options);
     left -= std::min(left, HiddenLogBytes());
     ResolveSizes(model_, {0, options.max_model_len, left}, &config_);
     // The cache leaves room for the values of all positions. It may then hold fewer.
     left -= std::min(left, PositionBytes());
     ResolveSizes(model_, {0, options.max_model_len, left}, &config_);
   }
-  decoder_->ReservePositions(context_, config_.max_model_len);
-  if (heads_.eagle != nullptr) heads_.eagle->ReservePositions(context_, config_.max_model_len);
 }
 
 // Values of positions on the device, of the model and of EAGLE's layer.

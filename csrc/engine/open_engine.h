@@ -63,6 +63,8 @@ class OpenedEngine {
  private:
   // spec: of the whole model.
   void Load(const ModelFiles& files, const EngineOptions& options, ModelSpec spec, const std::atomic<bool>* dropped);
+  void SizeDeviceCache(const EngineOptions& options);
+  uint64_t FreeDeviceBytes(const EngineOptions& options) const;
   uint64_t HiddenLogBytes() const;
   uint64_t PositionBytes() const;
   void Describe();

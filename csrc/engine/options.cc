@@ -59,6 +59,8 @@ std::unique_ptr<Device> OpenDevice(const EngineOptions& options) {
   }
   DeviceOptions device;
   device.cublas_lt = options.cublas_lt;
+  device.nccl = options.nccl;
+  device.ordinal = options.ranks == nullptr ? 0 : options.ranks->rank();
   device.bf16_linear = options.cublas_lt.empty() && options.linear == LinearArithmetic::kBf16;
   device.f16_linear = options.cublas_lt.empty() && options.linear == LinearArithmetic::kF16;
   std::unique_ptr<Device> opened = options.device == DeviceKind::kCuda ? OpenCudaDevice(device) : OpenEmulatedDevice(device);

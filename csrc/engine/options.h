@@ -37,6 +37,7 @@ struct EngineOptions {
   // cuBLASLt, a path or a name that the linker finds: on a GPU it multiplies layers of bf16 and fp16 weights instead of llmi's kernels,
   // whatever `linear` says, in an order of sums of its own. Empty: llmi's kernels.
   std::string cublas_lt;
+  std::string nccl;  // likewise: gathers of several ranks on GPUs; empty: the host's shared memory
   WeightFormat weights = WeightFormat::kAsStored;
   int activation_bits = 16;  // of what quantised layers read: 8 or 16
   KvType kv_type = KvType::kF16;
@@ -76,6 +77,7 @@ void VisitOptions(Options& options, const Visit& visit) {
   visit("device", options.device);
   visit("linear_dtype", options.linear);
   visit("cublas_lt", options.cublas_lt);
+  visit("nccl", options.nccl);
   visit("dtype", options.weights);
   visit("activation_bits", options.activation_bits);
   visit("kv_cache_dtype", options.kv_type);

@@ -33,16 +33,14 @@ void FollowCalls(const KernelContext& context, Decoder& decoder, KvCache& cache)
 
 }  // namespace
 
-std::unique_ptr<Ranks> RanksOf(const EngineOptions& options, const ModelSpec& spec, const Device* device) {
+std::unique_ptr<Ranks> RanksOf(const EngineOptions& options, const ModelSpec& spec) {
   if (options.ranks == nullptr) return nullptr;
-  if (device != nullptr) {
-    throw Error(ErrorKind::kUnsupportedModel, "tensor_parallel_size: several ranks compute on CPUs alone so far", "tensor_parallel_size");
-  }
   return std::make_unique<Ranks>(options.ranks, RankPlan(spec, options.ranks->size(), options.tensor_split));
 }
 
-std::vector<RankFacts> ExchangeFacts(const Decoder& decoder, const std::string& identity) {
-  const Ranks& ranks = *decoder.ranks();
+std::vector<RankFacts> ExchangeFacts(Decoder& decoder, const EngineOptions& options, Device* device) {
+  Ranks& ranks = *decoder.ranks();
+  const std::string& identity = options.identity;
   std::vector<RankFacts> facts(static_cast<size_t>(ranks.plan().num_ranks()));
   RankFacts& own = facts[static_cast<size_t>(ranks.rank())];
   CheckArgument(identity.size() < sizeof own.identity, "identity: at most 71 letters");
@@ -55,6 +53,7 @@ std::vector<RankFacts> ExchangeFacts(const Decoder& decoder, const std::string& 
   }
   own.hidden = ranks.plan().Hidden(ranks.rank()).size();
   own.vocabulary = ranks.Vocabulary().size();
+  if (device != nullptr) own.free_bytes = DeviceCacheBytes(device->total_bytes(), device->free_bytes(), options.gpu_memory_utilization);
   const RankGroup::Member member = ranks.group().member(ranks.rank());
   own.pid = member.pid;
   std::memcpy(own.host, member.host.data(), std::min(member.host.size(), sizeof own.host - 1));
@@ -64,18 +63,21 @@ std::vector<RankFacts> ExchangeFacts(const Decoder& decoder, const std::string& 
   }
   ranks.group().Gather(facts.data(), blocks);
   CheckIdentities(facts);
+  ranks.JoinDevice(device);
   return facts;
 }
 
 void BeginRanks(const Ranks& ranks, RankStart start) { ranks.group().Tell(&start, sizeof start); }
 
-void RestartRanks(Decoder& decoder, const EngineOptions& options, RankStart start) {
+void RestartRanks(Decoder& decoder, const EngineOptions& options, Device* device, RankStart start) {
   if (!options.restart_ranks) return;
   Ranks& ranks = *decoder.ranks();
-  ranks.set_restart([&decoder, &ranks, start, restart = options.restart_ranks, identity = options.identity](const std::string& reason) {
-    ranks.Renew(restart(reason));
+  EngineOptions kept = options;
+  kept.ranks = nullptr;  // the group that ends
+  ranks.set_restart([&decoder, &ranks, start, device, options = std::move(kept)](const std::string& reason) {
+    ranks.Renew(options.restart_ranks(reason));
     ranks.group().set_on_wait([&] { ranks.CheckWait(); });
-    ExchangeFacts(decoder, identity);
+    ExchangeFacts(decoder, options, device);
     BeginRanks(ranks, start);
     ranks.group().set_on_wait(nullptr);
   });
@@ -85,14 +87,20 @@ void ServeRank(const ModelFiles& files, const EngineOptions& options) {
   const FloatEnvironmentGuard guard;
   RankGroup& group = *options.ranks;
   try {
-    KernelContext context = ContextOf(options, nullptr);
+    const std::unique_ptr<Device> device = OpenDevice(options);
+    KernelContext context = ContextOf(options, device.get());
     ModelSpec spec = ParseSpec(options.spec, files.path());
     ModelSpec model = spec;
     KeepLayers(options.layers, &model);
     const std::unique_ptr<Decoder> decoder =
-        LoadDecoder(context, files, std::move(spec), options.weights, options.layers, nullptr, nullptr, RanksOf(options, model, nullptr));
+        LoadDecoder(context, files, std::move(spec), options.weights, options.layers, nullptr, nullptr, RanksOf(options, model));
     context.wide_activations = context.wide_activations && decoder->weights().HasQuantizedLayers();
-    ExchangeFacts(*decoder, options.identity);
+    if (device != nullptr) {
+      const int64_t num_logits_rows = LogitsRowsAtOnce(model.vocab_size, true);
+      decoder->Reserve(context, StepRows(options.scheduler), Decoder::PaddedRows(num_logits_rows));
+      device->ReserveWorkspace(Decoder::PaddedRows(num_logits_rows), model.vocab_size);
+    }
+    ExchangeFacts(*decoder, options, device.get());
     RankStart start;
     group.Tell(&start, sizeof start);
     EngineConfig config;
@@ -100,7 +108,8 @@ void ServeRank(const ModelFiles& files, const EngineOptions& options) {
     config.kv_type = options.kv_type;
     config.draft_kv = start.draft;
     config.draft_kv.held = false;
-    KvCache cache(GroupsOf(model, config, &decoder->ranks()->plan(), group.rank()), start.num_pages);
+    if (device != nullptr) decoder->ReservePositions(context, start.max_model_len);
+    KvCache cache(GroupsOf(model, config, &decoder->ranks()->plan(), group.rank()), start.num_pages, device.get());
     FollowCalls(context, *decoder, cache);
   } catch (const std::exception& error) {
     group.Leave(error.what());

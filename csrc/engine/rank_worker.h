@@ -21,24 +21,27 @@ struct RankFacts {
   int64_t query_heads = 0, kv_heads = 0;  // of all layers
   int64_t hidden = 0, vocabulary = 0;     // how many of them are its own
   uint64_t kv_bytes = 0;                  // of its pages; rank 0 knows it
+  uint64_t free_bytes = 0;                // that its device has for the cache
   int32_t pid = 0;
   char host[64] = {};
 };
 
-// The ranks of these options; null: there is one. Throws as RankPlan does, and Error(kUnsupportedModel) for a device.
-std::unique_ptr<Ranks> RanksOf(const EngineOptions& options, const ModelSpec& spec, const Device* device);
+// The ranks of these options; null: there is one. Throws as RankPlan does.
+std::unique_ptr<Ranks> RanksOf(const EngineOptions& options, const ModelSpec& spec);
 
 // Of all ranks, on each. Throws Error(kModelFile) naming a rank that has loaded something else.
-std::vector<RankFacts> ExchangeFacts(const Decoder& decoder, const std::string& identity);
+// The devices meet.
+std::vector<RankFacts> ExchangeFacts(Decoder& decoder, const EngineOptions& options, Device* device);
 
 // What rank 0 has chosen.
 struct RankStart {
   int64_t num_pages = 0;
+  int64_t max_model_len = 0;
   DraftKvShape draft = {};  // that has a place in each page of rank 0
 };
 void BeginRanks(const Ranks& ranks, RankStart start);
 // Rank 0: from now on others that die are started again, if the options say how.
-void RestartRanks(Decoder& decoder, const EngineOptions& options, RankStart start);
+void RestartRanks(Decoder& decoder, const EngineOptions& options, Device* device, RankStart start);
 
 // Loads the part of options.ranks, and returns when rank 0 has ended the group. An error is told to the others, and thrown.
 void ServeRank(const ModelFiles& files, const EngineOptions& options);

@@ -51,6 +51,8 @@ StateSizes StatesWithin(const ModelSpec& model, int64_t max_num_seqs, int64_t by
 
 }  // namespace
 
+int64_t StepRows(const SchedulerConfig& scheduler) { return std::max(scheduler.max_num_batched_tokens, 1 + kMaxDraftNodes); }
+
 KvGroups GroupsOf(const ModelSpec& model, const EngineConfig& config, const RankPlan* plan, int rank) {
   return {KvLayersOf(model, plan, rank), config.kv_type, config.block_size, config.draft_kv};
 }

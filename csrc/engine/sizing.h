@@ -18,6 +18,9 @@ inline int64_t LogitsRowsAtOnce(int64_t vocab_size, bool on_device) {
   return std::max<int64_t>(1, std::min(max_rows, max_floats / vocab_size));
 }
 
+// The most rows of a step.
+int64_t StepRows(const SchedulerConfig& scheduler);
+
 // The KV groups of the model's layers, for this type of cache and size of blocks.
 // plan: with the pages of this one of several ranks.
 KvGroups GroupsOf(const ModelSpec& model, const EngineConfig& config, const RankPlan* plan = nullptr, int rank = 0);

@@ -120,7 +120,9 @@ Decoder::PassIds Decoder::FindIds(const KernelContext& context, const ForwardBat
 }
 
 void Decoder::PlaceStep(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, const DrawBatch* draw, PassIds* ids) {
-  CheckIds(context, weights_.embedding.view(), ids->token_ids.data(), static_cast<int64_t>(ids->token_ids.size()));
+  if (ranks_ == nullptr) {
+    CheckIds(context, weights_.embedding.view(), ids->token_ids.data(), static_cast<int64_t>(ids->token_ids.size()));
+  }
   if (!ids->position_ids.empty()) {
     CheckIds(context, weights_.positions.view(), ids->position_ids.data(), static_cast<int64_t>(ids->position_ids.size()));
   }
@@ -146,12 +148,14 @@ void Decoder::Embed(const KernelContext& context, std::span<const int32_t> token
       const RankCallGuard guard(ranks_.get());
       CallToEmbed(*ranks_, token_ids, static_cast<float>(scale));
       EmbedOnRank(context, token_ids, static_cast<float>(scale), out);
+      ranks_->Finish();
     });
   }
   Embedding(context, weights_.embedding.view(), token_ids.data(), static_cast<int64_t>(token_ids.size()), static_cast<float>(scale), out);
 }
 
-// norm(scale * embedding of the token + embedding of the position + embedding of the token's type).
+// norm(scale * embedding of the token + embedding of the position + embedding of the token's type). Of several ranks the first is there:
+// which rank has a row is not the same from step to step, so no recording has it.
 void Decoder::BeginStream(const LayerPass& pass, const PassIds& ids) const {
   const EmbeddingSpec& embedding = spec_.embedding;
   const auto embed = [&](const PackedMatrix& table, const std::vector<int32_t>& rows, const int32_t* there, double scale, float* out) {
@@ -160,9 +164,7 @@ void Decoder::BeginStream(const LayerPass& pass, const PassIds& ids) const {
     Embedding(pass.context, table.view(), rows.data(), pass.num_rows, factor, out);
   };
   if (pass.context.device != nullptr) positions_.Read(pass.context, ids.there.positions);
-  if (ranks_ != nullptr) {
-    EmbedOnRank(pass.context, ids.token_ids, static_cast<float>(embedding.scale), pass.x);
-  } else {
+  if (ranks_ == nullptr) {
     embed(weights_.embedding, ids.token_ids, ids.there.token_ids, embedding.scale, pass.x);
   }
   if (!ids.position_ids.empty()) {
@@ -290,11 +292,26 @@ void Decoder::CountExperts(const KernelContext& context, int64_t num_rows) {
 }
 
 ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, const DrawBatch* draw) {
-  ForwardResult result;
-  if (ranks_ != nullptr && ranks_->leads()) {
+  if (ranks_ != nullptr) {
     ranks_->CheckPages();
-    CallToForward(*ranks_, batch, spec_, cache);
+    CallToForward(*ranks_, batch, spec_, cache, draw != nullptr);
   }
+  return Run(context, cache, batch, draw, draw != nullptr);
+}
+
+// The logits of the wanted rows, as a part of the step.
+void Decoder::RunHead(const KernelContext& context, int64_t num_wanted) {
+  float* logits = Floats(context, workspace_.logits, num_wanted * spec_.vocab_size);
+  if (ranks_ == nullptr) {
+    Head(context, hidden_, num_wanted, logits, nullptr);
+  } else {
+    OwnHead(context, hidden_, num_wanted, logits);
+    if (ranks_->leads()) FinishLogits(context, logits, num_wanted * spec_.vocab_size);
+  }
+}
+
+ForwardResult Decoder::Run(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, const DrawBatch* draw, bool with_head) {
+  ForwardResult result;
   const RankCallGuard guard(ranks_.get());
   FindSegments(batch);
   seen_.clear();
@@ -314,12 +331,12 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
   result.taps.resize(batch.tap_layers.size());
   result.attention.resize(batch.attention_layers.size());
   auto num_wanted = static_cast<int64_t>(batch.wanted_rows.size());
-  if (draw != nullptr) CountHead(NumTiles(spec_.vocab_size), num_wanted);
+  if (with_head) CountHead(NumTiles(HeadMatrix().view().num_rows), num_wanted);
   if (replays) num_wanted = PaddedRows(num_wanted);
   hidden_ = Floats(context, workspace_.hidden, num_wanted * spec_.hidden_size);
   if (context.device != nullptr) {
     float* in_turn = Floats(context, workspace_.hidden_in_turn, num_wanted * spec_.hidden_size);
-    if (context.device->turn() == 1) hidden_ = in_turn;
+    if (context.device->turn() == 1 && ranks_ == nullptr) hidden_ = in_turn;
   }
   result.hidden = hidden_;
   const auto ops = [&] {
@@ -329,18 +346,26 @@ ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, con
     Keep(pass, batch, 0);
     for (int64_t layer = 0; layer < spec_.num_layers(); ++layer) RunLayer(pass, cache, batch, layer, &result);
     TakeWanted(pass, ids, num_wanted);
-    if (draw == nullptr) return;
-    float* logits = Floats(context, workspace_.logits, num_wanted * spec_.vocab_size);
-    Head(context, hidden_, num_wanted, logits, nullptr);
-    context.device->LaunchDraw(logits, spec_.vocab_size);
+    if (with_head) RunHead(context, num_wanted);
+    if (draw != nullptr && ranks_ == nullptr) context.device->LaunchDraw(workspace_.logits.as<float>(), spec_.vocab_size);
   };
+  const void* owner = with_head ? static_cast<const void*>(&workspace_.logits) : this;
+  ReplayStage stage = ReplayStage::kPlays;
+  if (ranks_ != nullptr) {
+    if (replays) stage = ranks_->Agree(context.device->StageOf(owner, num_wanted));
+    EmbedOnRank(context, ids.token_ids, static_cast<float>(spec_.embedding.scale), pass.x);
+  }
   if (replays) {
-    context.device->Replay(this, num_wanted, ops);
+    context.device->Replay(owner, num_wanted, ops, stage);
   } else {
     ops();
   }
+  if (draw != nullptr && ranks_ != nullptr) context.device->LaunchDraw(workspace_.logits.as<float>(), spec_.vocab_size);
   if (draw != nullptr) result.ticket = context.device->EndDraw();
-  if (ranks_ != nullptr) ranks_->NoteForward();
+  if (ranks_ != nullptr) {
+    ranks_->Finish();
+    ranks_->NoteForward();
+  }
   // So that no snapshot is kept of a state that is not finite. Other steps do not wait: such a state has logits that are not finite either.
   if (context.device != nullptr && !batch.captures.empty()) context.device->FetchStateFaults(result.state_faults);
   work_.AddForward(batch, cache.groups());

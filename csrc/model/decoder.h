@@ -67,7 +67,7 @@ class Decoder {
 
   // Runs all layers, writes K and V of the batch's rows into the cache, returns the wanted rows. draw: on a device, the draw of a token for
   // wanted rows (DrawRow::logits_row counts them), without laws; it is a part of the step, and of its recording.
-  // Not re-entrant: workspaces belong to the object.
+  // Of several ranks it is none of the recording, and all compute the head. Not re-entrant: workspaces belong to the object.
   ForwardResult Forward(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, const DrawBatch* draw = nullptr);
 
   // From now on each Forward keeps the hidden states after these layers, recorded steps included, as ForwardBatch::kept_layers does for
@@ -100,6 +100,9 @@ class Decoder {
   void NormTapped(const KernelContext& context, float* tapped, int64_t num_rows);
 
  private:
+  // Forward on this rank. with_head: the step has the logits of the wanted rows.
+  ForwardResult Run(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, const DrawBatch* draw, bool with_head);
+  void RunHead(const KernelContext& context, int64_t num_wanted);
   bool Replays(const KernelContext& context, const ForwardBatch& batch) const;
   bool AlwaysKeeps(int layer) const;
   void FindSegments(const ForwardBatch& batch);
@@ -124,6 +127,7 @@ class Decoder {
   int64_t HeadOnRank(const KernelContext& context, const float* hidden, int64_t num_rows, float* out);
   int64_t UnfinishedOnRank(const KernelContext& context, const float* hidden, int64_t num_rows, float* out);
   int64_t TryHeadOnRank(const KernelContext& context, const float* hidden, int64_t num_rows, float* out);
+  int64_t OwnHead(const KernelContext& context, const float* hidden, int64_t num_rows, float* out);
   // Rows of the embedding's table, gathered.
   void EmbedOnRank(const KernelContext& context, std::span<const int32_t> token_ids, float scale, float* out) const;
   void CountHead(int64_t num_tiles, int64_t num_rows);
@@ -141,6 +145,7 @@ class Decoder {
   ExpertUse expert_use_;
   PositionValues positions_;
   Workspace workspace_;
+  mutable AlignedBuffer embedded_;  // rows of the embedding's table, in the order of ranks
   std::vector<int> always_kept_;
   std::map<int, AlignedBuffer> kept_;                    // by layer [rows, hidden]
   std::vector<std::vector<AttentionSegment>> segments_;  // those of the current batch, by KV group

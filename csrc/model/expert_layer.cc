@@ -94,7 +94,7 @@ void MixExperts(const LayerPass& pass, const MoeSpec& moe, const MlpWeights& wei
     activation.size = own.size();
     activation.out = Floats(context, pass.workspace.own, num_pairs * own.size());
     if (own.size() > 0) Activate(context, activation);
-    CopyColumns(activation.out, own.size(), num_pairs, own.size(), activated + own.begin, expert.size);
+    CopyColumns(context, activation.out, own.size(), num_pairs, own.size(), activated + own.begin, expert.size);
     pass.ranks->GatherColumns(activated, num_pairs, expert.size, [&](int rank) { return pass.ranks->plan().Inner(expert.size, rank); });
     ConvertInput(context, activated, num_pairs, expert.size, inner);
   }
@@ -107,7 +107,7 @@ void MixExperts(const LayerPass& pass, const MoeSpec& moe, const MlpWeights& wei
     MixPairs(context, routed.pairs, routed.weights, gathered, columns.size(), out);
   }
   if (pass.ranks == nullptr) return;
-  CopyColumns(out, columns.size(), routed.pairs.num_rows, columns.size(), mixed + columns.begin, hidden);
+  CopyColumns(context, out, columns.size(), routed.pairs.num_rows, columns.size(), mixed + columns.begin, hidden);
   pass.ranks->GatherHidden(mixed, routed.pairs.num_rows, hidden);
 }
 

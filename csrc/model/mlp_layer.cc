@@ -34,7 +34,7 @@ void GatherActivated(const LayerPass& pass, const MlpSpec& mlp, const MlpWeights
   if (const int64_t width = up.view().num_rows; width > 0) {
     float* own = Floats(pass.context, pass.workspace.own, num_rows * width);
     ActivatedRows(pass, mlp, weights, input, num_rows, own, {});
-    CopyColumns(own, width, num_rows, width, out + up.first_row(), mlp.size);
+    CopyColumns(pass.context, own, width, num_rows, width, out + up.first_row(), mlp.size);
   }
   pass.ranks->GatherColumns(out, num_rows, mlp.size, [&](int rank) { return pass.ranks->plan().Inner(mlp.size, rank); });
 }

@@ -36,10 +36,10 @@ void NormWholeProjections(const LayerPass& pass, const AttentionSpec& attention,
     if (!norm.spec.present) return;
     const int64_t width = num_heads * size;
     float* whole = Floats(pass.context, pass.workspace.packed, pass.num_rows * width);
-    CopyColumns(own, heads.stride, pass.num_rows, held.size() * size, whole + held.begin * size, width);
+    CopyColumns(pass.context, own, heads.stride, pass.num_rows, held.size() * size, whole + held.begin * size, width);
     gather(whole);
     Norm(pass.context, RowNorm(norm.spec, norm.weights, whole, whole, pass.num_rows, width));
-    CopyColumns(whole + held.begin * size, width, pass.num_rows, held.size() * size, own, heads.stride);
+    CopyColumns(pass.context, whole + held.begin * size, width, pass.num_rows, held.size() * size, own, heads.stride);
   };
   const Ranks& ranks = *pass.ranks;
   norm_whole({norms.query, weights.query_norm}, heads.queries, ranks.QueryHeads(attention), attention.num_heads,
@@ -112,9 +112,9 @@ void AttendOnRank(const LayerPass& pass, int64_t layer, const LayerWeights& weig
     if (gate.x != nullptr) {
       const int64_t width = queries.size() * head_size;
       gate.x = Floats(pass.context, pass.workspace.own, pass.num_rows * width);
-      CopyColumns(attended + queries.begin * head_size, args.out_stride, pass.num_rows, width, gate.x, width);
+      CopyColumns(pass.context, attended + queries.begin * head_size, args.out_stride, pass.num_rows, width, gate.x, width);
       Gate(pass.context, gate);
-      CopyColumns(gate.x, width, pass.num_rows, width, attended + queries.begin * head_size, args.out_stride);
+      CopyColumns(pass.context, gate.x, width, pass.num_rows, width, attended + queries.begin * head_size, args.out_stride);
     }
   }
   const std::vector<int>& wanted = cache.batch.attention_layers;
@@ -139,7 +139,7 @@ std::vector<std::vector<float>> WeightsOfAllHeads(const LayerPass& pass, const A
     std::vector<float>& row = weights.emplace_back(static_cast<size_t>(attention.num_heads * length));
     for (size_t p = 0; p < pieces.size(); ++p)
       std::copy(own[p][i].begin(), own[p][i].end(), row.begin() + pieces[p].queries.begin * length);
-    ranks.GatherQueryHeads(row.data(), 1, attention, length);
+    ranks.GatherQueryHeads(row.data(), 1, attention, length, GatherPlace::kHost);
   }
   return weights;
 }

@@ -9,6 +9,11 @@
 namespace llmi {
 namespace {
 
+struct ForwardHeader {
+  uint64_t num_events;
+  uint64_t with_head;
+};
+
 template <typename T>
 std::vector<uint8_t> BytesOf(std::span<const T> values) {
   std::vector<uint8_t> bytes(values.size_bytes());
@@ -26,11 +31,11 @@ std::vector<T> ValuesOf(std::span<const uint8_t> bytes) {
 
 }  // namespace
 
-void CallToForward(const Ranks& ranks, const ForwardBatch& batch, const ModelSpec& spec, KvCache& cache) {
+void CallToForward(const Ranks& ranks, const ForwardBatch& batch, const ModelSpec& spec, KvCache& cache, bool with_head) {
   CheckBatch(batch, spec, cache.groups(), cache.pool().num_pages());
   const std::vector<PageEvent> events = cache.TakeEvents();
-  const uint64_t count = events.size();
-  std::vector<uint8_t> bytes = BytesOf(std::span(&count, 1));
+  const ForwardHeader header = {events.size(), with_head ? 1u : 0u};
+  std::vector<uint8_t> bytes = BytesOf(std::span(&header, 1));
   for (const std::vector<uint8_t>& part : {BytesOf(std::span(events)), ToBytes(batch)}) bytes.insert(bytes.end(), part.begin(), part.end());
   ranks.Call(RankCall::kForward, bytes);
 }
@@ -47,13 +52,13 @@ void CallToHead(const Ranks& ranks, const float* hidden, int64_t num_rows, int64
 }
 
 ForwardCall ReadForward(std::span<const uint8_t> bytes, const ModelSpec& spec, const KvCache& cache) {
-  uint64_t count = 0;
-  CheckArgument(bytes.size() >= sizeof count, "ranks: a call ends too soon");
-  std::memcpy(&count, bytes.data(), sizeof count);
-  bytes = bytes.subspan(sizeof count);
-  CheckArgument(count <= bytes.size() / sizeof(PageEvent), "ranks: a call ends too soon");
-  const size_t size = count * sizeof(PageEvent);
-  ForwardCall call = {ValuesOf<PageEvent>(bytes.first(size)), BatchFromBytes(bytes.subspan(size))};
+  ForwardHeader header = {};
+  CheckArgument(bytes.size() >= sizeof header, "ranks: a call ends too soon");
+  std::memcpy(&header, bytes.data(), sizeof header);
+  bytes = bytes.subspan(sizeof header);
+  CheckArgument(header.num_events <= bytes.size() / sizeof(PageEvent), "ranks: a call ends too soon");
+  const size_t size = header.num_events * sizeof(PageEvent);
+  ForwardCall call = {ValuesOf<PageEvent>(bytes.first(size)), BatchFromBytes(bytes.subspan(size)), header.with_head != 0};
   for (const PageEvent& event : call.events) CheckArgument(cache.Knows(event), "ranks: a page that the cache does not have");
   CheckBatch(call.batch, spec, cache.groups(), cache.pool().num_pages());
   return call;

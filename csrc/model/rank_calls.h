@@ -12,9 +12,9 @@
 
 namespace llmi {
 
-// Rank 0: the batch, and what happened to pages since the last one.
+// Rank 0: the batch, and what happened to pages since the last one. with_head: with the logits of the wanted rows.
 // Throws as ReadForward does, before any other rank is called.
-void CallToForward(const Ranks& ranks, const ForwardBatch& batch, const ModelSpec& spec, KvCache& cache);
+void CallToForward(const Ranks& ranks, const ForwardBatch& batch, const ModelSpec& spec, KvCache& cache, bool with_head);
 void CallToEmbed(const Ranks& ranks, std::span<const int32_t> token_ids, float scale);
 void CallToHead(const Ranks& ranks, const float* hidden, int64_t num_rows, int64_t hidden_size);
 
@@ -22,6 +22,7 @@ void CallToHead(const Ranks& ranks, const float* hidden, int64_t num_rows, int64
 struct ForwardCall {
   std::vector<PageEvent> events;
   ForwardBatch batch;
+  bool with_head;
 };
 ForwardCall ReadForward(std::span<const uint8_t> bytes, const ModelSpec& spec, const KvCache& cache);
 struct EmbedCall {

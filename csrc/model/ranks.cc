@@ -58,11 +58,12 @@ RankGroup::Block Ranks::ColumnBlock(int rank, const RowSpan& columns, int64_t nu
   return {rank, columns.begin * kFloat, columns.size() * kFloat, num_rows, width * kFloat};
 }
 
-void Ranks::GatherQueryHeads(float* x, int64_t num_rows, const AttentionSpec& attention, int64_t head_size) const {
-  GatherColumns(x, num_rows, attention.num_heads * head_size, [&](int rank) {
+void Ranks::GatherQueryHeads(float* x, int64_t num_rows, const AttentionSpec& attention, int64_t head_size, GatherPlace place) const {
+  const auto span = [&](int rank) {
     const RowSpan heads = plan_.QueryHeads(attention, rank);
     return RowSpan{heads.begin * head_size, heads.end * head_size};
-  });
+  };
+  GatherColumns(x, num_rows, attention.num_heads * head_size, span, false, place);
 }
 
 void Ranks::GatherKvHeads(float* x, int64_t num_rows, const AttentionSpec& attention, int64_t head_size) const {
@@ -75,17 +76,30 @@ void Ranks::GatherKvHeads(float* x, int64_t num_rows, const AttentionSpec& atten
   });
 }
 
-void Ranks::GatherRows(float* x, const std::vector<int>& owners, int64_t width) const {
+void Ranks::GatherRows(float* x, const std::vector<int64_t>& counts, int64_t width) const {
   std::vector<RankGroup::Block> blocks;
-  for (size_t i = 0; i < owners.size(); ++i) {
-    const int64_t offset = static_cast<int64_t>(i) * width * kFloat;
-    if (!blocks.empty() && blocks.back().owner == owners[i]) {
-      blocks.back().row_bytes += width * kFloat;
-    } else {
-      blocks.push_back({owners[i], offset, width * kFloat});
-    }
+  int64_t offset = 0;
+  for (size_t rank = 0; rank < counts.size(); ++rank) {
+    const int64_t num_bytes = counts[rank] * width * kFloat;
+    blocks.push_back({static_cast<int>(rank), offset, num_bytes});
+    offset += num_bytes;
   }
-  group_->Gather(x, blocks);
+  Gather(x, blocks, false, GatherPlace::kThere);
+}
+
+void Ranks::Gather(float* x, std::span<const RankGroup::Block> blocks, bool to_first, GatherPlace place) const {
+  if (device_ == nullptr) return group_->Gather(x, blocks, to_first);
+  if (place == GatherPlace::kThere) return device_->Gather(x, blocks, to_first);
+  Finish();  // the group's gathers have one order
+  group_->Gather(x, blocks, to_first);
+}
+
+ReplayStage Ranks::Agree(ReplayStage own) const {
+  std::vector<uint8_t> stages(static_cast<size_t>(plan_.num_ranks()), static_cast<uint8_t>(own));
+  std::vector<RankGroup::Block> blocks;
+  for (int rank = 0; rank < plan_.num_ranks(); ++rank) blocks.push_back({rank, rank, 1});
+  group_->Gather(stages.data(), blocks);
+  return static_cast<ReplayStage>(*std::ranges::min_element(stages));
 }
 
 RankCallGuard::RankCallGuard(const Ranks* ranks) : ranks_(ranks), num_exceptions_(std::uncaught_exceptions()) {}
@@ -94,7 +108,11 @@ RankCallGuard::~RankCallGuard() {
   if (ranks_ != nullptr && std::uncaught_exceptions() > num_exceptions_) ranks_->group().Leave("a step of it failed");
 }
 
-void CopyColumns(const float* from, int64_t from_stride, int64_t num_rows, int64_t width, float* to, int64_t to_stride) {
+void CopyColumns(const KernelContext& context, const float* from, int64_t from_stride, int64_t num_rows, int64_t width, float* to,
+                 int64_t to_stride) {
+  if (context.device != nullptr) {
+    return context.device->CopyRows(to, to_stride * kFloat, from, from_stride * kFloat, width * kFloat, num_rows);
+  }
   for (int64_t row = 0; row < num_rows; ++row) {
     std::memcpy(to + row * to_stride, from + row * from_stride, static_cast<size_t>(width) * sizeof(float));
   }

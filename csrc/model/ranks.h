@@ -11,12 +11,17 @@
 
 #include "core/errors.h"
 #include "core/rank_group.h"
+#include "kernels/dispatch/device.h"
+#include "kernels/ops/context.h"
 #include "model/rank_plan.h"
 
 namespace llmi {
 
 // What rank 0 calls the others to.
 enum class RankCall : uint32_t { kForward, kHead, kEmbed };
+
+// Where the values of a gather are: with the ops, or on the host, though the ops may be on a device.
+enum class GatherPlace : uint8_t { kThere, kHost };
 
 class Ranks {
  public:
@@ -42,6 +47,18 @@ class Ranks {
   };
   void Call(RankCall call, std::span<const uint8_t> bytes) const;
   Message Await() const;
+
+  // The device of this rank's ops, which the group's others have one of, too. All ranks call it, when they have loaded.
+  void JoinDevice(Device* device) {
+    device_ = device;
+    if (device_ != nullptr) device_->JoinRanks(group_);
+  }
+  // Waits for the gathers of a device; throws what has ended one.
+  void Finish() const {
+    if (device_ != nullptr) device_->FinishGathers();
+  }
+  // The least advanced stage of all ranks.
+  ReplayStage Agree(ReplayStage own) const;
 
   // Rank 0: lets new processes take the places of the others after this error, by whatever set_restart was given, which throws if it
   // cannot. Their pages hold nothing: until FindPages a forward pass throws Error(kWorkerDied). Throws the error where there is no such
@@ -73,25 +90,29 @@ class Ranks {
 
   // Rows of `width` values, of which span(rank) are each rank's columns: afterwards all have whole rows. to_first: rank 0 alone has.
   template <typename SpanOf>
-  void GatherColumns(float* x, int64_t num_rows, int64_t width, const SpanOf& span, bool to_first = false) const {
+  void GatherColumns(float* x, int64_t num_rows, int64_t width, const SpanOf& span, bool to_first = false,
+                     GatherPlace place = GatherPlace::kThere) const {
     std::vector<RankGroup::Block> blocks;
     for (int rank = 0; rank < plan_.num_ranks(); ++rank) blocks.push_back(ColumnBlock(rank, span(rank), num_rows, width));
-    group_->Gather(x, blocks, to_first);
+    Gather(x, blocks, to_first, place);
   }
   void GatherHidden(float* x, int64_t num_rows, int64_t hidden_size) const {
     GatherColumns(x, num_rows, hidden_size, [&](int rank) { return plan_.Hidden(rank); });
   }
   // Heads of head_size values; those that several ranks have are the first one's.
-  void GatherQueryHeads(float* x, int64_t num_rows, const AttentionSpec& attention, int64_t head_size) const;
+  void GatherQueryHeads(float* x, int64_t num_rows, const AttentionSpec& attention, int64_t head_size,
+                        GatherPlace place = GatherPlace::kThere) const;
   void GatherKvHeads(float* x, int64_t num_rows, const AttentionSpec& attention, int64_t head_size) const;
-  // Whole rows of `width` values: owners[i] has row i.
-  void GatherRows(float* x, const std::vector<int>& owners, int64_t width) const;
+  // Whole rows of `width` values, in the order of ranks: counts[rank] are each one's.
+  void GatherRows(float* x, const std::vector<int64_t>& counts, int64_t width) const;
 
  private:
+  void Gather(float* x, std::span<const RankGroup::Block> blocks, bool to_first, GatherPlace place) const;
   static RankGroup::Block ColumnBlock(int rank, const RowSpan& columns, int64_t num_rows, int64_t width);
 
   std::shared_ptr<RankGroup> group_;
   RankPlan plan_;
+  Device* device_ = nullptr;
   std::function<void(const std::string& reason)> restart_;
   std::function<void()> check_wait_;
   int num_restarts_ = 0;  // since the last forward pass
@@ -111,7 +132,8 @@ class RankCallGuard {
   int num_exceptions_;
 };
 
-// Copies columns: num_rows rows of `width` values, so far apart.
-void CopyColumns(const float* from, int64_t from_stride, int64_t num_rows, int64_t width, float* to, int64_t to_stride);
+// Copies columns: num_rows rows of `width` values, so far apart, where the ops run.
+void CopyColumns(const KernelContext& context, const float* from, int64_t from_stride, int64_t num_rows, int64_t width, float* to,
+                 int64_t to_stride);
 
 }  // namespace llmi

@@ -205,6 +205,7 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
     def _start_ranks(self, given: Mapping[str, Any], args: EngineArgs, files: OpenModel, spec: str) -> dict[str, Any]:
         """Starts the other processes that compute the model; returns the core's options for this one."""
         from llmi.ranks.mpi import MpiRanks, world_of  # noqa: PLC0415 (one process needs none of it)
+        from llmi.ranks.nccl import find_nccl  # noqa: PLC0415
         from llmi.ranks.workers import Ranks  # noqa: PLC0415
 
         count, split = given["tensor_parallel_size"], given["tensor_split"]
@@ -214,13 +215,14 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
             return {}
         ranks = Ranks(count, split, given["num_threads"]) if world is None else MpiRanks(world, split, given["num_threads"])
         self._ranks = ranks
+        library = {"nccl": find_nccl(args.resolved_device)}
         try:
-            ranks.start(files, spec, args.for_core())
+            ranks.start(files, spec, {**args.for_core(), **library})
         except BaseException:
             ranks.close()
             raise
         restart = ranks.restart if given["on_worker_failure"] == "restart" and world is None else None
-        return {**ranks.options(0, files), "ranks": ranks.group, "restart_ranks": restart}
+        return {**ranks.options(0, files), **library, "ranks": ranks.group, "restart_ranks": restart}
 
     def _open_replicas(self, given: Mapping[str, Any], layers: Sequence[int]) -> None:
         """This process is replica 0; the others load the model meanwhile."""

@@ -109,7 +109,7 @@ def test_calls_that_were_changed() -> None:
         batch = decoder.batch_bytes([(sequence, TOKENS[:5], None)], [1])
     event = np.array([0, 0, 3, 4, 1, 2], np.int32).tobytes()
     embed = np.float32(1.5).tobytes() + np.array([3, 100], np.int32).tobytes()
-    calls = [(0, np.uint64(1).tobytes() + event + batch), (1, bytes(64 * 4 * 2)), (2, embed)]
+    calls = [(0, np.array([1, 1], np.uint64).tobytes() + event + batch), (1, bytes(64 * 4 * 2)), (2, embed)]
     rng = random.Random(7)
     refused = 0
     for call, sound in calls:

@@ -227,7 +227,7 @@ def test_bad_degrees(model: Path, given: dict[str, Any], words: str, monkeypatch
 
 def test_ranks_of_other_files_are_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     identity = workers.rank_identity
-    monkeypatch.setattr(workers, "rank_identity", lambda files: "0" + identity(files)[1:])  # in this process alone
+    monkeypatch.setattr(workers, "rank_identity", lambda files: "z" + identity(files)[1:])  # in this process alone
     with pytest.raises(ModelFileError, match=r"rank 1 \(.*process \d+\) has another file"):
         LLM(model, **ARGUMENTS, tensor_parallel_size=2)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 import llmi
 from llmi import LLM, SelfDraft, SpeculativeConfig, _core
 from llmi.engine.cublas import find_cublas_lt
+from native_library import build_library
 from test_invariance import COUNTS, make_params, make_prompts, run, tight_pool
 from test_tensor_cores import matrix, rand, rounded, values
 
@@ -24,29 +24,6 @@ ROOT = Path(__file__).parents[2]
 FREE: dict[str, Any] = {"device": "cuda", "dtype": "bfloat16", "deterministic": False}
 FREE_FP16 = FREE | {"dtype": "float16"}
 LINEAR_DTYPES = {"bfloat16": "bf16", "float16": "fp16"}  # that rounds as deterministic=False does
-
-
-def build_library(source: Path, folder: Path) -> str:
-    if shutil.which("c++") is None:
-        pytest.skip("no compiler")
-    library = str(folder / "libcublasLt.so")
-    command = [
-        "c++",
-        "-std=c++20",
-        "-O2",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-shared",
-        "-fPIC",
-        str(source),
-        "-o",
-        library,
-        "-I",
-        str(ROOT / "csrc"),
-    ]
-    subprocess.run(command, check=True)
-    return library
 
 
 @pytest.fixture(scope="session")

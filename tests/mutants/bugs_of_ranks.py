@@ -6,6 +6,14 @@ from mutant import Mutant
 
 BUGS = [
     Mutant(
+        "columns of the ranks before stay on their devices",
+        "csrc/kernels/cuda",
+        "Gather",
+        "if (block.owner != group_->rank())",
+        "if (block.owner > group_->rank())",
+        "engine/test_ranks_on_devices.py",
+    ),
+    Mutant(
         "a slice off by a tile",
         "csrc/model",
         "Rows",

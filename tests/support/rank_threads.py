@@ -56,7 +56,7 @@ class RankThreads(workers.Ranks):
 
         def run() -> None:
             with contextlib.suppress(_core.CoreError):  # rank 0 tells it
-                _core.serve_rank(open_model(Path(opening["path"])).core, ranks=group, device="cpu", **opening["options"])
+                _core.serve_rank(open_model(Path(opening["path"])).core, ranks=group, **opening["options"])
 
         self.running.append(threading.Thread(target=run))
         self.running[-1].start()

@@ -1,5 +1,10 @@
-// The runtime of CUDA: one stream of the first visible GPU.
+// The runtime of CUDA: one stream of a GPU.
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "core/errors.h"
 #include "kernels/cuda/cuda_launcher.cuh"
@@ -14,10 +19,17 @@ class CudaRuntime : public cuda::CudaLauncher {
  public:
   using Launcher = CudaLauncher;
 
-  // A graph of launches and copies.
+  // A gather by the host, in the order of the stream.
+  struct HostGather {
+    std::function<void(uint8_t*)> gather;
+    uint8_t* bytes;
+  };
+  using HostGathers = std::vector<std::unique_ptr<HostGather>>;
+
+  // A graph of launches, copies and gathers.
   class Recording {
    public:
-    Recording(cudaGraph_t graph, const CudaRuntime& runtime) {
+    Recording(cudaGraph_t graph, const CudaRuntime& runtime, HostGathers gathers) : gathers_(std::move(gathers)) {
       size_t num_nodes = 0;
       cudaGraphGetNodes(graph, nullptr, &num_nodes);
       const cudaError_t status = cudaGraphInstantiate(&executable_, graph, 0);
@@ -35,17 +47,27 @@ class CudaRuntime : public cuda::CudaLauncher {
     ~Recording() {
       if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
     }
-    Recording(Recording&& other) noexcept : executable_(std::exchange(other.executable_, nullptr)) {}
+    Recording(Recording&& other) noexcept : executable_(std::exchange(other.executable_, nullptr)), gathers_(std::move(other.gathers_)) {}
     Recording& operator=(Recording&&) = delete;
     cudaGraphExec_t get() const { return executable_; }
 
    private:
     cudaGraphExec_t executable_ = nullptr;
+    HostGathers gathers_;
   };
 
-  CudaRuntime() {
+  explicit CudaRuntime(int ordinal) {
+    int count = 0;
+    Check(cudaGetDeviceCount(&count), "the number of GPUs");
+    if (ordinal >= count) {
+      throw Error(ErrorKind::kDevice,
+                  "rank " + std::to_string(ordinal) + " needs a GPU of its own, and " + std::to_string(count) +
+                      " are visible: tensor_parallel_size is at most as large",
+                  "tensor_parallel_size");
+    }
+    Check(cudaSetDevice(ordinal), "this GPU");
     cudaDeviceProp properties;
-    Check(cudaGetDeviceProperties(&properties, 0), "its properties");
+    Check(cudaGetDeviceProperties(&properties, ordinal), "its properties");
     name_ = properties.name;
     architecture_ = "sm_" + std::to_string(properties.major * 10 + properties.minor);
     num_multiprocessors_ = properties.multiProcessorCount;
@@ -56,6 +78,7 @@ class CudaRuntime : public cuda::CudaLauncher {
   ~CudaRuntime() {
     cudaStreamSynchronize(stream_);
     for (const HostCopy& copy : copies_) cudaFreeHost(copy.bytes);
+    cudaFreeHost(exchanged_.bytes);
     for (const Staged& staged : stages_) {
       cudaFreeHost(staged.host.bytes);
       cudaEventDestroy(staged.copied);
@@ -113,6 +136,52 @@ class CudaRuntime : public cuda::CudaLauncher {
     Check(cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyDeviceToDevice, stream_), "a copy");
   }
 
+  void CopyRows(void* to, int64_t to_stride, const void* from, int64_t from_stride, int64_t row_bytes, int64_t num_rows) {
+    if (num_rows == 1) return Copy(to, from, static_cast<size_t>(row_bytes));
+    Check(cudaMemcpy2DAsync(to, static_cast<size_t>(to_stride), from, static_cast<size_t>(from_stride), static_cast<size_t>(row_bytes),
+                            static_cast<size_t>(num_rows), cudaMemcpyDeviceToDevice, stream_),
+          "a copy of rows");
+  }
+
+  // Memory of the host for exchanges of up to num_bytes.
+  void ReserveForHost(size_t num_bytes) {
+    Check(cudaStreamSynchronize(stream_), "a step");  // nothing is on its way there
+    Grow(&exchanged_, num_bytes);
+  }
+  // gather(bytes on the host) is called when the stream has come there.
+  void ExchangeByHost(const cuda::RankExchange& exchange, int rank, std::function<void(uint8_t*)> gather) {
+    auto* host = static_cast<uint8_t*>(exchanged_.bytes);
+    const auto copy = [&](bool own) {
+      for (const RankGroup::Block& part : exchange.parts) {
+        if ((part.owner == rank) != own) continue;
+        uint8_t* there = exchange.packed + part.offset;
+        Check(cudaMemcpyAsync(own ? host + part.offset : there, own ? there : host + part.offset, static_cast<size_t>(part.row_bytes),
+                              own ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, stream_),
+              "a gather");
+      }
+    };
+    copy(true);
+    host_gathers_.push_back(std::make_unique<HostGather>(HostGather{std::move(gather), host}));
+    const auto call = [](void* given) { static_cast<HostGather*>(given)->gather(static_cast<HostGather*>(given)->bytes); };
+    Check(cudaLaunchHostFunc(stream_, call, host_gathers_.back().get()), "a gather");
+    if (rank == 0 || !exchange.to_first) copy(false);
+  }
+  void Exchange(cuda::Nccl& nccl, const cuda::RankExchange& exchange) { nccl.Exchange(exchange, stream_); }
+  // Waits for all work, and calls check meanwhile.
+  void Finish(const std::function<void()>& check) {
+    constexpr auto kLook = std::chrono::milliseconds(20);
+    auto next = std::chrono::steady_clock::now() + kLook;
+    cudaError_t status = cudaStreamQuery(stream_);
+    for (; status == cudaErrorNotReady; status = cudaStreamQuery(stream_)) {
+      std::this_thread::yield();
+      if (std::chrono::steady_clock::now() < next) continue;
+      check();
+      next = std::chrono::steady_clock::now() + kLook;
+    }
+    Check(status, "a step");
+    host_gathers_.clear();
+  }
+
   // Starts a copy to the slot's host memory and returns while it runs; the bytes stay there until the slot's next fetch.
   void Fetch(int slot, const void* from, size_t num_bytes) {
     HostCopy& copy = copies_[slot];
@@ -137,16 +206,19 @@ class CudaRuntime : public cuda::CudaLauncher {
   Recording Record(const Ops& ops) {
     Check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "a recording");
     cudaGraph_t graph = nullptr;
+    HostGathers before = std::exchange(host_gathers_, {});
     try {
       ops();
     } catch (...) {
+      host_gathers_ = std::move(before);
       cudaStreamEndCapture(stream_, &graph);
       if (graph != nullptr) cudaGraphDestroy(graph);
       cudaGetLastError();
       throw;
     }
+    HostGathers recorded = std::exchange(host_gathers_, std::move(before));
     Check(cudaStreamEndCapture(stream_, &graph), "a recording");
-    return Recording(graph, *this);
+    return Recording(graph, *this, std::move(recorded));
   }
   void Play(const Recording& recording) { Check(cudaGraphLaunch(recording.get(), stream_), "a replay"); }
 
@@ -183,6 +255,8 @@ class CudaRuntime : public cuda::CudaLauncher {
   std::string architecture_;
   int num_multiprocessors_ = 0;
   HostCopy copies_[2];
+  HostCopy exchanged_;
+  HostGathers host_gathers_;  // that are under way and not recorded
   Staged stages_[cuda::kNumStages];
   int stage_ = 0;
   cudaEvent_t marks_[cuda::kNumMarks] = {};

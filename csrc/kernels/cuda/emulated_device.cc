@@ -46,7 +46,7 @@ class EmulatedRuntime {
  public:
   using Launcher = EmulatedRuntime;
 
-  EmulatedRuntime() {
+  explicit EmulatedRuntime(int /*ordinal*/) {
     void* address = mmap(nullptr, kRegionBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (address == MAP_FAILED) throw Error::OutOfMemory("the emulated device needs 4,295 MB of addresses", kRegionBytes, 0);
     region_ = static_cast<uint8_t*>(address);
@@ -180,6 +180,40 @@ class EmulatedRuntime {
       const Open open(*this);
       std::memcpy(to, from, num_bytes);
     });
+  }
+
+  void CopyRows(void* to, int64_t to_stride, const void* from, int64_t from_stride, int64_t row_bytes, int64_t num_rows) {
+    CheckInside(to, static_cast<size_t>((num_rows - 1) * to_stride + row_bytes));
+    CheckInside(from, static_cast<size_t>((num_rows - 1) * from_stride + row_bytes));
+    Do([=, this] {
+      if (!is_playing_) Work([](cuda::DeviceWork& work) { ++work.copies; });
+      const Open open(*this);
+      for (int64_t row = 0; row < num_rows; ++row) {
+        std::memcpy(static_cast<uint8_t*>(to) + row * to_stride, static_cast<const uint8_t*>(from) + row * from_stride,
+                    static_cast<size_t>(row_bytes));
+      }
+    });
+  }
+  static void ReserveForHost(size_t /*num_bytes*/) {}
+  template <typename Gather>
+  void ExchangeByHost(const cuda::RankExchange& exchange, int /*rank*/, const Gather& gather) {
+    CheckInside(exchange.packed, static_cast<size_t>(exchange.num_bytes));
+    Do([this, gather, packed = exchange.packed] {
+      const Open open(*this);
+      gather(packed);
+    });
+  }
+  void Exchange(cuda::Nccl& nccl, const cuda::RankExchange& exchange) {
+    CheckInside(exchange.packed, static_cast<size_t>(exchange.num_bytes));
+    Do([this, &nccl, exchange] {
+      const Open open(*this);
+      nccl.Exchange(exchange, nullptr);
+    });
+  }
+  template <typename Check>
+  void Finish(const Check& check) {
+    check();
+    RunAll();
   }
 
   // Calls a library that runs on the host (tests/native/cublas_lt.cc).

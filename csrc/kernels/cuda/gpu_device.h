@@ -29,6 +29,7 @@
 #include "kernels/cuda/placed_batch.h"
 #include "kernels/cuda/placed_draw.h"
 #include "kernels/cuda/placed_states.h"
+#include "kernels/cuda/rank_gathers.h"
 #include "kernels/cuda/row_launch.h"
 #include "kernels/cuda/span_launch.h"
 #include "kernels/cuda/state_kernels.h"
@@ -59,7 +60,7 @@ constexpr int kNumStages = 4;  // of a runtime: two steps, with an upload before
 template <typename Runtime>
 class GpuDevice final : public Device {
  public:
-  explicit GpuDevice(const DeviceOptions& options) : options_(options) {
+  explicit GpuDevice(const DeviceOptions& options) : options_(options), runtime_(options.ordinal) {
     if (!options.cublas_lt.empty()) cublas_lt_.emplace(options.cublas_lt);
   }
 
@@ -95,6 +96,20 @@ class GpuDevice final : public Device {
     idle_since_ = Clock::now();
   }
   void Copy(void* to, const void* from, size_t num_bytes) override { Busy().Copy(to, from, num_bytes); }
+  void CopyRows(void* to, int64_t to_stride, const void* from, int64_t from_stride, int64_t row_bytes, int64_t num_rows) override {
+    if (row_bytes * num_rows > 0) Busy().CopyRows(to, to_stride, from, from_stride, row_bytes, num_rows);
+  }
+
+  void JoinRanks(std::shared_ptr<RankGroup> group) override {
+    recordings_.clear();  // they have the gathers of the group before
+    warmed_up_.clear();
+    gathers_.emplace(runtime_, std::move(group), options_.nccl);
+  }
+  void Gather(void* buffer, std::span<const RankGroup::Block> blocks, bool to_first) override {
+    Busy();
+    gathers_.value().Gather(buffer, blocks, to_first, this);
+  }
+  void FinishGathers() override { gathers_.value().Finish(); }
 
   StepPlaces PlaceStep(const StepInputs& inputs) override {
     CheckDrawn(inputs.token_ids);
@@ -107,8 +122,9 @@ class GpuDevice final : public Device {
     const size_t wanted_rows = place(inputs.wanted_rows);
     has_draw_ = inputs.draw != nullptr;
     if (has_draw_) draw_.Place(*inputs.draw, inputs.num_draw_rows, &layout);
-    shape_ = {.num_rows = num_rows, .gathers = !inputs.wanted_rows.empty(), .num_draws = has_draw_ ? inputs.num_draw_rows : 0};
-    if (has_draw_) shape_.draw = draw_.shape();
+    const bool records_draw = has_draw_ && !gathers_;
+    shape_ = {.num_rows = num_rows, .gathers = !inputs.wanted_rows.empty(), .num_draws = records_draw ? inputs.num_draw_rows : 0};
+    if (records_draw) shape_.draw = draw_.shape();
     for (const StepBatch& batch : inputs.batches) {
       PlacedBatch& placed = placed_[batch.kv.group];
       placed.Plan(batch.kv, batch.window, batch.segments.data(), static_cast<int64_t>(batch.segments.size()), inputs.positions.data());
@@ -158,8 +174,13 @@ class GpuDevice final : public Device {
 
   void QuantizeRows(const float* x, int64_t num_rows, const QuantizedRows& out) override { LaunchQuantize(Busy(), x, num_rows, out); }
 
-  void Linear(const LinearStep& step) override {
-    const std::span<const LinearPart> parts(step.layers.parts, static_cast<size_t>(step.layers.num_parts));
+  void Linear(const LinearStep& given) override {
+    LinearStep step = given;
+    std::vector<LinearPart> parts(given.layers.parts, given.layers.parts + given.layers.num_parts);
+    std::erase_if(parts, [](const LinearPart& part) { return part.weights.num_rows == 0; });  // of a rank without such rows
+    step.layers.parts = parts.data();
+    step.layers.num_parts = static_cast<int64_t>(parts.size());
+    if (parts.empty()) return;
     if (std::ranges::none_of(parts, [](const LinearPart& part) { return IsRowsPacked(part.weights.type); })) {
       return LaunchLayers(step);
     }
@@ -332,19 +353,25 @@ class GpuDevice final : public Device {
     Busy().Launch(kv.num_kv_heads, 1, kRowThreads, 0, KvCopySlotKernel{kv, slot_table_.template as<int32_t>(), from, to});
   }
 
-  void Replay(const void* owner, int64_t num_wanted, const std::function<void()>& ops) override {
-    RecordingKey key = {owner, num_wanted, shape_, 0};
-    const bool first = warmed_up_.insert(key).second;  // takes what memory it needs, for both turns
-    key.turn = turn();
-    auto found = recordings_.find(key);
-    if (found == recordings_.end()) {
+  ReplayStage StageOf(const void* owner, int64_t num_wanted) const override {
+    if (recordings_.contains({owner, num_wanted, shape_, StepTurn()})) return ReplayStage::kPlays;
+    const bool first = !warmed_up_.contains({owner, num_wanted, shape_, 0});
+    return first || shape_.spans > most_spans_ ? ReplayStage::kFirst : ReplayStage::kRecords;
+  }
+  void Replay(const void* owner, int64_t num_wanted, const std::function<void()>& ops, ReplayStage most) override {
+    const ReplayStage stage = std::min(StageOf(owner, num_wanted), most);
+    warmed_up_.insert({owner, num_wanted, shape_, 0});  // takes what memory it needs, for both turns
+    const RecordingKey key = {owner, num_wanted, shape_, StepTurn()};
+    if (stage != ReplayStage::kPlays) {
       const Restore restore{&replayed_spans_, &recording_};
       replayed_spans_ = shape_.spans;
-      if (first || shape_.spans > most_spans_) return ops();
+      if (stage == ReplayStage::kFirst) return ops();
       recording_ = true;
       fragments_.Forget();  // a replay does not find what is there now
-      found = recordings_.emplace(key, runtime_.Record(ops)).first;
+      recordings_.erase(key);
+      recordings_.emplace(key, runtime_.Record(ops));
     }
+    const auto found = recordings_.find(key);
     Busy().Play(found->second);
     ++counts_.num_replays;
   }
@@ -353,6 +380,9 @@ class GpuDevice final : public Device {
 
  private:
   using Clock = std::chrono::steady_clock;
+
+  // Ranks wait for each step's end, so one of two places is enough.
+  int StepTurn() const { return gathers_ ? 0 : turn(); }
 
   static size_t CandidateBytes(int64_t num_rows, int64_t vocab_size) {
     return static_cast<size_t>(num_rows * ((vocab_size + kVocabChunk - 1) / kVocabChunk)) * sizeof(CandidateChunk);
@@ -592,7 +622,8 @@ class GpuDevice final : public Device {
   // They outlive the buffers, which forget them when they are freed.
   std::map<RecordingKey, typename Runtime::Recording> recordings_;
   std::set<RecordingKey> warmed_up_;
-  int64_t replayed_spans_ = 0;  // while Replay carries out or records ops: those that a recording serves
+  std::optional<RankGathers<Runtime>> gathers_;  // of several ranks
+  int64_t replayed_spans_ = 0;                   // while Replay carries out or records ops: those that a recording serves
   bool recording_ = false;
   int64_t most_spans_ = std::numeric_limits<int64_t>::max();  // whose partials one launch has room for
   DeviceCounts counts_;

@@ -20,7 +20,7 @@ class NullRuntime {
  public:
   using Launcher = NullRuntime;
 
-  NullRuntime() = default;
+  explicit NullRuntime(int /*ordinal*/) {}
   ~NullRuntime() {
     for (const auto& [address, size] : used_) munmap(address, size);
   }
@@ -95,6 +95,17 @@ class NullRuntime {
   }
   void Play(Recording num_nodes) {
     Work([&](cuda::DeviceWork& work) { ++work.replays, work.graph_nodes += num_nodes; });
+  }
+  void CopyRows(void* to, int64_t /*to_stride*/, const void* from, int64_t /*from_stride*/, int64_t row_bytes, int64_t /*num_rows*/) {
+    Copy(to, from, static_cast<size_t>(row_bytes));
+  }
+  static void ReserveForHost(size_t /*num_bytes*/) {}
+  template <typename Gather>
+  static void ExchangeByHost(const cuda::RankExchange& /*exchange*/, int /*rank*/, const Gather& /*gather*/) {}
+  static void Exchange(cuda::Nccl& /*nccl*/, const cuda::RankExchange& /*exchange*/) {}
+  template <typename Check>
+  static void Finish(const Check& check) {
+    check();
   }
   void Multiply(cuda::CublasLt& /*library*/, const cuda::FreeProduct& /*product*/) { Launch(1, 1, 1, 0, 0); }
   template <typename Kernel>

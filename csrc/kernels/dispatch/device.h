@@ -12,6 +12,7 @@
 #include <string>
 
 #include "core/aligned.h"
+#include "core/rank_group.h"
 #include "kernels/draws/draw.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
@@ -74,6 +75,9 @@ struct TableColumn {
   int32_t size;
 };
 
+// How far a device is with the recording of a step of some shape.
+enum class ReplayStage : uint8_t { kFirst, kRecords, kPlays };
+
 class Device : public MemorySource {
  public:
   virtual std::string name() const = 0;
@@ -98,15 +102,26 @@ class Device : public MemorySource {
   virtual void Upload(void* to, const void* from, size_t num_bytes) = 0;
   virtual void Download(void* to, const void* from, size_t num_bytes) = 0;
   virtual void Copy(void* to, const void* from, size_t num_bytes) = 0;
+  // num_rows rows of row_bytes bytes, so far apart, within the device.
+  virtual void CopyRows(void* to, int64_t to_stride, const void* from, int64_t from_stride, int64_t row_bytes, int64_t num_rows) = 0;
+
+  // This device becomes one of several ranks'. All of them call it, once they have loaded; and again with a new group.
+  virtual void JoinRanks(std::shared_ptr<RankGroup> group) = 0;
+  // RankGroup::Gather of a buffer on the device, among its other ops. FinishGathers waits for these, and throws what has ended one.
+  virtual void Gather(void* buffer, std::span<const RankGroup::Block> blocks, bool to_first) = 0;
+  virtual void FinishGathers() = 0;
 
   // Uploads all that a step reads from the host, in one copy. The places are valid until the next call.
   virtual StepPlaces PlaceStep(const StepInputs& inputs) = 0;
-  // Carries out the step's ops, from its embedding to its draw; num_wanted: the rows that its last ops have. The second call with the same
+  // Carries out the step's ops, up to its draw; num_wanted: the rows that its last ops have. The second call with the same
   // owner and shape records them, and later calls play the record. The shape is the numbers of rows (of the step, wanted and drawn), the
   // number of spans and the capacity of the draw's lists, both rounded up to powers of two, which kernels the draw needs, and `turn`. So
   // `ops` may depend on these alone, and on the device's memory: they may neither upload nor download, and read of the host's arrays only
-  // what PlaceStep has placed.
-  virtual void Replay(const void* owner, int64_t num_wanted, const std::function<void()>& ops) = 0;
+  // what PlaceStep has placed. Of several ranks the draw is no part of it, and the call does what the least advanced one can: none goes
+  // further than `most`.
+  virtual void Replay(const void* owner, int64_t num_wanted, const std::function<void()>& ops, ReplayStage most = ReplayStage::kPlays) = 0;
+  // How far this device could go in that call.
+  virtual ReplayStage StageOf(const void* owner, int64_t num_wanted) const = 0;
   // 0 and 1 in turn, from one draw to the next: which of two places is written while results of the draw before may still be read.
   virtual int turn() const = 0;
 
@@ -173,6 +188,9 @@ struct DeviceOptions {
   // Path of cuBLASLt, or a name that the linker finds: layers of fp16 or bf16 weights round x likewise, and cuBLASLt multiplies, in an
   // order of sums that it chooses (cuda/cublas_lt.h). Empty: our own kernels.
   std::string cublas_lt;
+  // Path of NCCL, or a name that the linker finds: several ranks' devices gather by it. Empty: by the host.
+  std::string nccl;
+  int ordinal = 0;  // of the GPU, among those that are visible
   // Most memory for partials of attention at once; longer work is split into several launches.
   int64_t most_partial_bytes = int64_t{1} << 28;
 };

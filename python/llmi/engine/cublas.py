@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from llmi.errors import DeviceError
@@ -22,24 +22,32 @@ def find_cublas_lt() -> str:
 
     Raises DeviceError with what would bring one.
     """
-    for candidate in _candidates():
-        try:
-            ctypes.CDLL(candidate)
-        except OSError:
-            continue
-        return candidate
+    if found := first_library(_NAMES, _FOLDERS, _LOCATION):
+        return found
     raise DeviceError(
         f"deterministic = False multiplies with cuBLASLt, which was not found: pip install nvidia-cublas, or name it in {_LOCATION}"
     )
 
 
-def _candidates() -> Iterator[str]:
-    if location := os.environ.get(_LOCATION):
+def first_library(names: Sequence[str], folders: Sequence[str], variable: str) -> str:
+    """The first of these libraries that can be loaded: in a folder of a wheel, a toolkit, or by a name that the linker finds; that of the
+    environment's variable alone where it is set. Empty: none."""
+    for candidate in _candidates(names, folders, variable):
+        try:
+            ctypes.CDLL(candidate)
+        except OSError:
+            continue
+        return candidate
+    return ""
+
+
+def _candidates(names: Sequence[str], folders: Sequence[str], variable: str) -> Iterator[str]:
+    if location := os.environ.get(variable):
         yield location
         return
-    for name in _NAMES:
+    for name in names:
         for root in sys.path:
-            for folder in _FOLDERS:
+            for folder in folders:
                 path = Path(root, folder, name)
                 if path.is_file():
                     yield str(path)

@@ -150,7 +150,7 @@ class MpiRanks(Ranks):
             group = _core.RankGroup.join(os.open(f"/proc/{first['pid']}/fd/{first['descriptor']}", os.O_RDWR), rank)
             status = 0
             try:
-                _core.serve_rank(files.core, ranks=group, device="cpu", **shared, **self.options(rank, files))
+                _core.serve_rank(files.core, ranks=group, **shared, **self.options(rank, files))
             except Exception as error:
                 group.leave(str(error))
         finally:

@@ -27,7 +27,7 @@ def main() -> None:
             opening = json.loads(sys.stdin.buffer.read())
             files = open_model(Path(opening["path"]))
             options = {**opening["options"], "identity": rank_identity(files)}
-            _core.serve_rank(files.core, ranks=group, device="cpu", **options)
+            _core.serve_rank(files.core, ranks=group, **options)
             status = 0
         except Exception as error:
             group.leave(str(error))  # rank 0 tells it

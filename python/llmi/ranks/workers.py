@@ -26,7 +26,10 @@ from llmi.replicas.process import divided
 _BOOT = "from llmi.ranks.worker import main; main()"
 _END_S = 5.0  # how long a worker that was told to end may take
 #: The core's options that are the same on all ranks.
-SHARED = ("dtype", "activation_bits", "kv_cache_dtype", "linear_dtype", "block_size", "layers")
+SHARED = (
+    *("device", "dtype", "activation_bits", "kv_cache_dtype", "linear_dtype", "cublas_lt", "block_size", "layers"),
+    *("max_num_batched_tokens", "gpu_memory_utilization", "nccl"),
+)
 
 
 def rank_identity(files: OpenModel) -> str:
