@@ -13,6 +13,7 @@
 #include "core/fp_env.h"
 #include "model/error_feedback.h"
 #include "model/input_sums.h"
+#include "model/scale_search.h"
 
 namespace py = pybind11;
 
@@ -79,6 +80,33 @@ py::array Feed(const FloatMatrix& values, FloatMatrix& targets, const FloatMatri
   return codes;
 }
 
+py::tuple Scales(const FloatMatrix& values, const FloatMatrix& weights, int32_t least, int32_t most, const std::vector<float>& levels,
+                 bool has_minimum, bool in_halves, bool below_zero) {
+  CheckArgument(values.ndim() == 2 && weights.ndim() == 2 && values.shape(1) == weights.shape(1) && weights.shape(0) > 0,
+                "values are [blocks, size], weights [any number, size]");
+  CheckArgument(values.shape(1) == 16 || values.shape(1) == ScaleSearch::kMostSize, "blocks of 16 or 32 values");
+  py::array_t<float> scales(values.shape(0)), lows(values.shape(0));
+  const ScaleSearch search = {.num_blocks = values.shape(0),
+                              .size = values.shape(1),
+                              .values = values.data(),
+                              .weights = weights.data(),
+                              .num_weights = weights.shape(0),
+                              .least = least,
+                              .most = most,
+                              .levels = levels,
+                              .has_minimum = has_minimum,
+                              .in_halves = in_halves,
+                              .below_zero = below_zero,
+                              .scales = scales.mutable_data(),
+                              .lows = lows.mutable_data()};
+  {
+    const GilReleased release;
+    const FloatEnvironmentGuard guard;
+    SearchScales(search);
+  }
+  return py::make_tuple(scales, lows);
+}
+
 }  // namespace
 
 void RegisterCompress(py::module_& module) {
@@ -92,6 +120,8 @@ void RegisterCompress(py::module_& module) {
   module.def("feed_errors", &Feed, py::arg("values"), py::arg("targets").noconvert(), py::arg("upper"), py::arg("begin"), py::arg("count"),
              py::arg("scales"), py::arg("lows"), py::arg("least"), py::arg("most"), py::arg("levels"),
              "Codes of columns [begin, begin + count); their errors are added to the targets of the columns behind.");
+  module.def("search_scales", &Scales, py::arg("values"), py::arg("weights"), py::arg("least"), py::arg("most"), py::arg("levels"),
+             py::arg("has_minimum"), py::arg("in_halves"), py::arg("below_zero"), "(scales, minima) of blocks of 16 or 32 values.");
 }
 
 }  // namespace llmi

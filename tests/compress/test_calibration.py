@@ -131,13 +131,16 @@ def broken(data: bytes, what: str) -> bytes:
         "another kind": data[:values] + b"xmatrix" + data[values + 7 :],
         "cut short": data[:-4000],
         "no number": data[:-64] + struct.pack("<f", float("nan")) * 16,
-        "alignment of 0": data.replace(b"imatrix.chunk_size", b"general.alignment\0")[:],
+        "alignment of 0": data.replace(
+            struct.pack("<Q", 18) + b"imatrix.chunk_size" + struct.pack("<II", 4, 512),
+            struct.pack("<Q", 17) + b"general.alignment" + struct.pack("<II", 4, 0),
+        ),
         "no count": data.replace(b".counts", b".countz"),
         "a huge shape": data.replace(struct.pack("<QQ", 64, 1), struct.pack("<QQ", 1 << 40, 1 << 20), 1),
     }[what]
 
 
-@pytest.mark.parametrize("what", ["another kind", "cut short", "no count", "a huge shape"])
+@pytest.mark.parametrize("what", ["another kind", "cut short", "no number", "alignment of 0", "no count", "a huge shape"])
 def test_hostile_files_are_refused(model: Path, tmp_path: Path, what: str) -> None:
     calibrate(model, texts=TEXTS).save(tmp_path / "a.imatrix")
     (tmp_path / "b.imatrix").write_bytes(broken((tmp_path / "a.imatrix").read_bytes(), what))

@@ -98,7 +98,8 @@ def test_a_search_finds_smaller_errors(name: str) -> None:
     if name in BLOCK_TYPES:
         plain = encode_absmax(BLOCK_TYPES[name], values)
         assert (errors(searched, 1.0) <= errors(plain, 1.0) * 1.0001 + 1e-12).all()
-        assert errors(searched, 1.0).sum() < 0.98 * errors(plain, 1.0).sum()
+        inexact = errors(plain, 1.0) > 1e-12
+        assert (errors(searched, 1.0)[inexact] / errors(plain, 1.0)[inexact]).mean() < 0.97
 
 
 # Root mean square errors of normal numbers, over their size: a little above what a search of this kind has found.

@@ -198,7 +198,7 @@ BUGS = [
     Mutant(
         "the sign of a block's extreme is lost",
         "python/llmi/compress/blocks.py",
-        "of_ggml",
+        "_of_ggml",
         "extreme = np.take_along_axis(blocks, ",
         "extreme = np.take_along_axis(np.abs(blocks), ",
         "compress/test_quantize.py",

@@ -700,6 +700,29 @@ def prefixes(rng: random.Random, folder: Path) -> list[Call]:
     return [lambda: saved_prefixes(place), generate, lambda: remove_prefixes(place, "all")]
 
 
+def imatrix(rng: random.Random, folder: Path) -> list[Call]:
+    """A calibration, of which some bytes were changed."""
+    from llmi.compress import Calibration, calibrate
+    from llmi.testing import tiny_model
+
+    text = [rng.randrange(3, 250) for _ in range(20)]
+    path = folder / "a.imatrix"
+    calibrate(tiny_model(path=folder / "model"), texts=[text], gram=True, num_threads=1, kv_cache_memory_bytes=1 << 20).save(path)
+    data = path.read_bytes()
+    path.write_bytes(mutate_bytes(rng, data, rng.randrange(1, 8), rng.choice([40, 400, 4000, len(data)])))
+
+    def read() -> None:
+        calibration = Calibration.load(path)
+        calibration.digest()
+        for name in calibration._sums:
+            calibration.norms(name)
+            calibration.num_rows(name)
+            if calibration.shares_gram(name) is not None:
+                calibration.gram(name)
+
+    return [read]
+
+
 AREAS: dict[str, Callable[[random.Random, Path], list[Call]]] = {
     "config": config,
     "tokenizer": tokenizer,
@@ -711,4 +734,5 @@ AREAS: dict[str, Callable[[random.Random, Path], list[Call]]] = {
     "arguments": arguments,
     "spec": spec,
     "prefixes": prefixes,
+    "imatrix": imatrix,
 }

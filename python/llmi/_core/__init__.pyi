@@ -751,6 +751,16 @@ def feed_errors(
     most: int,
     levels: Sequence[float],
 ) -> NDArray[np.int16]: ...
+def search_scales(
+    values: NDArray[np.float32],
+    weights: NDArray[np.float32],
+    least: int,
+    most: int,
+    levels: Sequence[float],
+    has_minimum: bool,
+    in_halves: bool,
+    below_zero: bool,
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]: ...
 def read_safetensors(path: str) -> list[TensorInfo]: ...
 def read_shard_index(file: InputFile) -> dict[str, str]: ...
 def model_fields(files: ModelFiles) -> dict[str, Any] | None: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from llmi import _core
 from llmi.errors import InvalidParamsError
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ else:
     from llmi.base.lazy_numpy import np
 
 BLOCK = 32
-FACTORS = tuple(index / 32 for index in range(20, 37))  # of a block's own scale, that a search tries
 _LEAST_NORMAL = 2.0**-126
 
 
@@ -79,13 +79,10 @@ class BlockType:
         """Scales included."""
         return self.block_bytes / 4
 
-    def without_minimum(self) -> BlockType:
-        """The same codes under a scale alone."""
-        return dataclasses.replace(self, has_minimum=False)
-
     def scales(self, values: F32, weights: F32) -> Scales:
         """Those that a search finds, for blocks [num_blocks, 32]. Raises InvalidParamsError: one is beyond fp16."""
-        scale, low = (as_fp16(found).astype(np.float32) for found in searched(self, values, weights, *of_ggml(self, values)))
+        found = _core.search_scales(values, weights, *self.codes, (), has_minimum=self.has_minimum, in_halves=True, below_zero=False)
+        scale, low = (as_fp16(each).astype(np.float32)[:, None] for each in found)
         return Scales(scale, low, (scale, low))
 
     def pack(self, codes: NDArray[np.int16], scales: Scales) -> bytes:
@@ -110,11 +107,11 @@ BLOCK_TYPES = {
 def encode_absmax(kind: BlockType, values: F32) -> bytes:
     """The bytes of values by ggml's own rule (quantize_row_*_ref). Raises InvalidParamsError: a scale is beyond fp16."""
     blocks = values.reshape(-1, BLOCK)
-    scale, minimum = of_ggml(kind, blocks)
+    scale, minimum = _of_ggml(kind, blocks)
     return _packed(kind, _rounded(kind, blocks, scale, minimum), as_fp16(scale), as_fp16(minimum))
 
 
-def of_ggml(kind: BlockType, blocks: F32) -> tuple[F32, F32]:
+def _of_ggml(kind: BlockType, blocks: F32) -> tuple[F32, F32]:
     """(scales, minima) [num_blocks, 1] before they are rounded to fp16."""
     if kind.has_minimum:
         low = blocks.min(axis=1, keepdims=True)
@@ -155,20 +152,6 @@ def _whole(codes: F32) -> U8:
     return unsigned
 
 
-def _nearest(kind: BlockType, blocks: F32, scale: F32, minimum: F32) -> U8:
-    """The codes that are nearest under these scales."""
-    if kind.bits == 8:
-        return _bytes(np.clip(np.rint(blocks * _inverse(scale)), -127, 127))
-    shifted = (blocks - minimum) * _inverse(scale) + (0 if kind.has_minimum else 2 ** (kind.bits - 1))
-    return _whole(np.clip(np.rint(shifted), 0, 2**kind.bits - 1))
-
-
-def _centred(kind: BlockType, codes: U8) -> F32:
-    if kind.bits == 8:
-        return codes.view(np.int8).astype(np.float32)
-    return codes.astype(np.float32) - np.float32(0 if kind.has_minimum else 2 ** (kind.bits - 1))
-
-
 def row_sum(values: NDArray[Any]) -> NDArray[Any]:
     """Sums of 32 columns in one order on every machine: halves are added to halves."""
     size = values.shape[1]
@@ -178,57 +161,12 @@ def row_sum(values: NDArray[Any]) -> NDArray[Any]:
     return values
 
 
-def searched(kind: BlockType, blocks: F32, weights: F32, scale: F32, minimum: F32) -> tuple[F32, F32]:
-    """(scales, minima) of the least weighted squared error among a grid of factors, each refitted once to its codes."""
-    best = np.full((len(blocks), 1), np.inf, np.float32)
-    chosen, lowest = scale, minimum
-    total = row_sum(weights)
-    mean = row_sum(weights * blocks)
-    for factor in FACTORS:
-        tried, low = scale * np.float32(factor), minimum * np.float32(min(factor, 1.0))
-        for refit in range(2):
-            codes = _centred(kind, _nearest(kind, blocks, tried, low))
-            error_of = fp16_values(tried), fp16_values(low)
-            error = _error(kind, blocks, weights, *error_of)
-            better = error < best
-            best, chosen, lowest = np.where(better, error, best), np.where(better, tried, chosen), np.where(better, low, lowest)
-            if refit == 0:
-                tried, low = fitted(kind, blocks, weights, codes, (total, mean), (tried, low))
-    return chosen, lowest
-
-
-def _error(kind: BlockType, blocks: F32, weights: F32, scale: F32, low: F32) -> F32:
-    with np.errstate(over="ignore", invalid="ignore"):  # a scale that is infinite in fp16 is never the better one
-        gap = blocks - (scale * _centred(kind, _nearest(kind, blocks, scale, low)) + low)
-        return row_sum(weights * gap * gap)
-
-
-def fitted(kind: BlockType, blocks: F32, weights: F32, codes: F32, sums: tuple[F32, F32], now: tuple[F32, F32]) -> tuple[F32, F32]:
-    """The scale and the minimum that fit these codes best."""
-    total, mean = sums
-    squares, products = row_sum(weights * codes * codes), row_sum(weights * codes * blocks)
-    if not kind.has_minimum:
-        return np.where(squares > 0, products / np.where(squares > 0, squares, 1), now[0]), now[1]
-    firsts = row_sum(weights * codes)
-    determinant = total * squares - firsts * firsts
-    sound = determinant > np.float32(1e-6) * total * squares
-    divisor = np.where(sound, determinant, 1)
-    scale = np.where(sound, (total * products - firsts * mean) / divisor, now[0])
-    low = np.where(sound, (squares * mean - firsts * products) / divisor, now[1])
-    return scale, low
-
-
 def as_fp16(values: F32) -> NDArray[np.float16]:
     with np.errstate(over="ignore"):
         stored = values.astype(np.float16)
     if not np.isfinite(stored).all():
         raise InvalidParamsError(f"a scale of {np.abs(values).max():g} is beyond fp16: this tensor cannot have blocks", "type")
     return stored
-
-
-def fp16_values(values: F32) -> F32:
-    with np.errstate(over="ignore"):
-        return values.astype(np.float16).astype(np.float32)
 
 
 def _packed(kind: BlockType, codes: U8, scale: NDArray[np.float16], minimum: NDArray[np.float16]) -> bytes:

@@ -324,7 +324,7 @@ def _load(path: Path) -> Calibration:
     size = path.stat().st_size
     tensors = {tensor.name: tensor for tensor in source.tensors}
     for tensor in source.tensors:
-        if tensor.type != _F32 or len(tensor.shape) > 2 or 0 in tensor.shape or tensor.offset + tensor.num_bytes > size:
+        if tensor.type != _F32 or len(tensor.shape) not in (1, 2) or 0 in tensor.shape or tensor.offset + tensor.num_bytes > size:
             raise wrong(f"{tensor.name} is no matrix of float32 inside the file")
 
     def values(tensor: StoredTensor) -> F32:

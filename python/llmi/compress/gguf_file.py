@@ -62,7 +62,7 @@ class GgufSource:
         self.path = path
         try:
             self._read()
-        except (struct.error, IndexError, UnicodeDecodeError, KeyError) as error:
+        except (struct.error, IndexError, UnicodeDecodeError, KeyError, ZeroDivisionError) as error:
             raise ModelFileError(f"{path}: its header cannot be read: {type(error).__name__}: {error}", str(path)) from None
         if "split.count" in self.entries:
             raise ModelFileError(f"{path}: a part of a split model: join the parts first (llama-gguf-split --merge)", str(path))

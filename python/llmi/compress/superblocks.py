@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from llmi.compress.blocks import BlockType, Scales, as_fp16, fitted, of_ggml, row_sum, searched
+from llmi import _core
+from llmi.compress.blocks import Scales, as_fp16, row_sum
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,8 +27,9 @@ class SuperType:
 
     Attributes
     ----------
-    inner : BlockType
-        What a part would be with scales of its own.
+    bits : int
+        Of a code.
+    has_minimum : bool
     part : int
         Values of a part.
     scale_range : tuple of int
@@ -36,7 +38,8 @@ class SuperType:
 
     name: str
     number: int
-    inner: BlockType
+    bits: int
+    has_minimum: bool
     part: int
     scale_range: tuple[int, int]
     block_bytes: int
@@ -47,16 +50,17 @@ class SuperType:
     @property
     def codes(self) -> tuple[int, int]:
         """The least and the largest one."""
-        return self.inner.codes
+        most = 2**self.bits - 1
+        return (0, most) if self.has_minimum else (-(2 ** (self.bits - 1)), most >> 1)
 
     def scales(self, values: F32, weights: F32) -> Scales:
         """Scales and minima of the least weighted squared error that is found. Raises InvalidParamsError: one is beyond fp16."""
         parts, own = values.reshape(-1, self.part), weights.reshape(-1, self.part)
-        scale, low = of_ggml(self.inner, parts)
-        low = np.minimum(low, 0)
-        scale, low = searched(self.inner, parts, own, scale, low)
+        scale, low = _core.search_scales(
+            parts, own, *self.codes, (), has_minimum=self.has_minimum, in_halves=False, below_zero=self.has_minimum
+        )
         num_parts = self.columns // self.part
-        best = self._whole(scale.reshape(-1, num_parts), np.minimum(low, 0).reshape(-1, num_parts))
+        best = self._whole(scale.reshape(-1, num_parts), low.reshape(-1, num_parts))
         least = self._error(best, values, weights)
         tried = best
         for _ in range(_ROUNDS):
@@ -70,7 +74,7 @@ class SuperType:
     def _whole(self, scale: F32, low: F32) -> _Whole:
         """Whole scales under the finest d that holds all of them."""
         least, most = self.scale_range
-        if self.inner.has_minimum:
+        if self.has_minimum:
             d = np.maximum(scale.max(axis=1, keepdims=True), 0) / np.float32(most)
             d_min = -low.min(axis=1, keepdims=True) / np.float32(most)
         else:
@@ -89,18 +93,27 @@ class SuperType:
         parts, own = values.reshape(-1, self.part), weights.reshape(-1, self.part)
         scale, low = now.scale.reshape(-1, 1), now.low.reshape(-1, 1)
         codes = nearest_codes(self, parts, scale, low)
-        sums = row_sum(own), row_sum(own * parts)
-        scale, low = fitted(self.inner, parts, own, codes, sums, (scale, low))
-        if self.inner.has_minimum:
-            alone, _ = fitted(self.inner.without_minimum(), parts, own, codes, sums, (scale, low))
-            scale, low = np.where(low > 0, alone, scale), np.minimum(low, 0)
-            scale = np.maximum(scale, 0)
+        scale, low = self._fitted(parts, own, codes, (scale, low))
         shape = whole.scales.shape
         refitted = self._rounded(whole.d, whole.d_min, scale.reshape(shape), low.reshape(shape))
         first = (codes.reshape(*shape, self.part) * refitted.scales[..., None]).reshape(values.shape)
         second = np.repeat(-refitted.minima, self.part, axis=1)
         d, d_min = _two_factors(first, second, values, weights, (refitted.d, refitted.d_min))
         return self._rounded(d, d_min, refitted.scales * d, -refitted.minima * d_min)
+
+    def _fitted(self, parts: F32, weights: F32, codes: F32, now: tuple[F32, F32]) -> tuple[F32, F32]:
+        """The scale and the minimum of each part that fit these codes best; `now` where nothing is determined."""
+        squares, products = row_sum(weights * codes * codes), row_sum(weights * codes * parts)
+        alone = np.where(squares > 0, products / np.where(squares > 0, squares, 1), now[0])
+        if not self.has_minimum:
+            return alone, now[1]
+        total, mean, firsts = row_sum(weights), row_sum(weights * parts), row_sum(weights * codes)
+        determinant = total * squares - firsts * firsts
+        sound = determinant > np.float32(1e-6) * total * squares
+        divisor = np.where(sound, determinant, 1)
+        scale = np.where(sound, (total * products - firsts * mean) / divisor, now[0])
+        low = np.where(sound, (squares * mean - firsts * products) / divisor, now[1])
+        return np.maximum(np.where(low > 0, alone, scale), 0), np.minimum(low, 0)
 
     def _error(self, whole: _Whole, values: F32, weights: F32) -> F32:
         stored = self._stored(whole)
@@ -118,13 +131,13 @@ class SuperType:
         d, d_min, whole, minima = scales.fields
         halves = d.astype(np.float16).view(np.uint8), d_min.astype(np.float16).view(np.uint8)
         unsigned: U8 = (codes - self.codes[0]).astype(np.uint8)
-        if self.inner.has_minimum:
+        if self.has_minimum:
             low = unsigned.reshape(-1, 4, 2, 32) & 15
             parts = [*halves, _six_bits(whole.astype(np.uint8), minima.astype(np.uint8))]
-            if self.inner.bits == 5:
+            if self.bits == 5:
                 parts.append(_bits(unsigned.reshape(-1, 8, 32) >> 4))
             parts.append((low[:, :, 0] | (low[:, :, 1] << 4)).reshape(-1, 128))
-        elif self.inner.bits == 6:
+        elif self.bits == 6:
             halved = unsigned.reshape(-1, 2, 4, 32)
             low, high = halved & 15, halved >> 4
             parts = [
@@ -201,16 +214,12 @@ def _bits(of_parts: NDArray[Any]) -> U8:
     return joined
 
 
-def _inner(bits: int, has_minimum: bool) -> BlockType:
-    return BlockType("", -1, bits, has_minimum)
-
-
 SUPER_TYPES = {
     kind.name: kind
     for kind in (
-        SuperType("Q3_K", 11, _inner(3, False), 16, (-32, 31), 110),
-        SuperType("Q4_K", 12, _inner(4, True), 32, (0, 63), 144),
-        SuperType("Q5_K", 13, _inner(5, True), 32, (0, 63), 176),
-        SuperType("Q6_K", 14, _inner(6, False), 16, (-128, 127), 210),
+        SuperType("Q3_K", 11, 3, False, 16, (-32, 31), 110),
+        SuperType("Q4_K", 12, 4, True, 32, (0, 63), 144),
+        SuperType("Q5_K", 13, 5, True, 32, (0, 63), 176),
+        SuperType("Q6_K", 14, 6, False, 16, (-128, 127), 210),
     )
 }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from llmi.compress.blocks import BLOCK, FACTORS, Scales, as_fp16, fp16_values, row_sum
+from llmi import _core
+from llmi.compress.blocks import BLOCK, Scales, as_fp16, row_sum
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,31 +54,18 @@ class TableType:
 
     def scales(self, values: F32, weights: F32) -> Scales:
         """Scales of the least weighted squared error that is found. Raises InvalidParamsError: one is beyond fp16."""
+        if not self.is_power:
+            found, _ = _core.search_scales(values, weights, *self.codes, self.levels, has_minimum=False, in_halves=True, below_zero=False)
+            scale = as_fp16(found).astype(np.float32)[:, None]
+            return Scales(scale, np.zeros_like(scale), (scale,))
         best = np.full((len(values), 1), np.inf, np.float32)
-        chosen = np.zeros_like(best)
-        for tried in self._tried(values, weights):
+        scale = np.zeros_like(best)
+        for tried in _powers(np.abs(values).max(axis=1, keepdims=True) / np.float32(self.levels[-1])):
             gap = values - tried * self._nearest(values, tried)
             error = row_sum(weights * gap * gap)
             better = error < best
-            best, chosen = np.where(better, error, best), np.where(better, tried, chosen)
-        scale = chosen if self.is_power else as_fp16(chosen).astype(np.float32)
+            best, scale = np.where(better, error, best), np.where(better, tried, scale)
         return Scales(scale, np.zeros_like(scale), (scale,))
-
-    def _tried(self, values: F32, weights: F32) -> list[F32]:
-        if self.is_power:
-            most = np.abs(values).max(axis=1, keepdims=True) / np.float32(self.levels[-1])
-            mantissa, exponent = np.frexp(most)
-            exponent = np.where(mantissa == 0.5, exponent - 1, exponent)  # the least power that is not below
-            return [np.ldexp(np.float32(1), np.clip(exponent - step, -126, 127)).astype(np.float32) for step in range(_EXPONENTS)]
-        extreme = np.take_along_axis(values, np.abs(values).argmax(axis=1)[:, None], axis=1)
-        found = []
-        for end in (self.levels[0], self.levels[-1]):
-            for factor in FACTORS[6:]:
-                scale = fp16_values(extreme * np.float32(factor / end))
-                level = self._nearest(values, scale)
-                squares, products = row_sum(weights * level * level), row_sum(weights * level * values)
-                found += [scale, fp16_values(np.where(squares > 0, products / np.where(squares > 0, squares, 1), scale))]
-        return found
 
     def _nearest(self, values: F32, scale: F32) -> F32:
         return np.array(self.levels, np.float32)[self.nearest_codes(values, scale)]
@@ -100,6 +88,13 @@ class TableType:
         else:
             head = scale.astype(np.float16).view(np.uint8)
         return np.concatenate([head, stored[:, :16] | (stored[:, 16:] << 4)], axis=1).astype(np.uint8).tobytes()
+
+
+def _powers(largest: F32) -> list[F32]:
+    """The least powers of two that are not below these numbers, and those below them."""
+    mantissa, exponent = np.frexp(largest)
+    exponent = np.where(mantissa == 0.5, exponent - 1, exponent)
+    return [np.ldexp(np.float32(1), np.clip(exponent - step, -126, 126)).astype(np.float32) for step in range(_EXPONENTS)]
 
 
 _NON_LINEAR = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
