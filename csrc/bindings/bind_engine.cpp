@@ -94,7 +94,7 @@ void RegisterEngine(py::module_& module) {
       .def(
           "save_prefix",
           [](EngineHandle& handle, const std::vector<int32_t>& token_ids, const std::string& salt) {
-            return handle.engine().SavePrefix(token_ids, salt.empty() ? salt : SaltWith(nullptr, salt));
+            return handle.engine().SavePrefix(token_ids, salt.empty() ? salt : SaltWith(nullptr, {}, salt));
           },
           py::arg("token_ids"), py::arg("salt"), py::call_guard<GilReleased>())
       .def("on_engine_thread", [](EngineHandle& handle) { return handle.engine().OnEngineThread(); })

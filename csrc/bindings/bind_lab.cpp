@@ -93,11 +93,11 @@ std::vector<PyLabResult> Extend(EngineHandle& handle, const std::vector<LabExten
 
 // {layer: [num_tokens, hidden_size]} of each prompt.
 std::vector<py::dict> RowsOfPrompts(EngineHandle& handle, const std::vector<std::vector<int32_t>>& prompts, const std::vector<int>& layers,
-                                    bool normed, const std::vector<std::optional<size_t>>& second_texts) {
+                                    bool normed, const std::vector<std::optional<size_t>>& second_texts, const SparseView& view) {
   std::vector<std::map<int, std::vector<float>>> rows;
   {
     const GilReleased release;
-    rows = handle.engine().lab().HiddenRows(prompts, second_texts, layers, normed);
+    rows = handle.engine().lab().HiddenRows(prompts, second_texts, layers, normed, view);
   }
   std::vector<py::dict> dicts;
   for (size_t i = 0; i < rows.size(); ++i) dicts.push_back(Layers(std::move(rows[i]), static_cast<int64_t>(prompts[i].size())));
@@ -222,15 +222,16 @@ py::tuple ExpertUses(EngineHandle& handle) {
 void RegisterSequence(py::module_& module) {
   py::class_<HeldSequence>(module, "LabSequence")
       .def(py::init([](EngineHandle& engine, std::vector<int32_t> token_ids, std::vector<int> hidden_states, std::vector<int> layer_logits,
-                       std::vector<int> attention, std::shared_ptr<Steering> steering) {
+                       std::vector<int> attention, std::shared_ptr<Steering> steering, const SparseView& view) {
              auto sequence = std::make_shared<LabSequence>();
              sequence->tokens = std::move(token_ids);
              sequence->capture = {std::move(hidden_states), std::move(layer_logits), std::move(attention)};
              sequence->steering = std::move(steering);
+             sequence->kv.view = view;
              return std::make_unique<HeldSequence>(engine, std::move(sequence));
            }),
            py::arg("engine"), py::arg("token_ids"), py::arg("hidden_states"), py::arg("layer_logits"), py::arg("attention"),
-           py::arg("steering"), py::keep_alive<1, 2>())
+           py::arg("steering"), py::arg("view"), py::keep_alive<1, 2>())
       .def_property_readonly("token_ids", [](const HeldSequence& held) { return CopyArray(held.sequence()->tokens); })
       .def_property_readonly("num_tokens", [](const HeldSequence& held) { return held.sequence()->tokens.size(); })
       .def_property_readonly("num_computed",
@@ -255,6 +256,9 @@ void RegisterLabClasses(py::module_& module) {
              return std::make_shared<Steering>(std::move(steering));
            }),
            py::kw_only(), py::arg("layers"), py::arg("values"), py::arg("digest"));
+  py::class_<SparseView>(module, "SparseView", "Which positions a sequence's rows see; without arguments: all up to their own.")
+      .def(py::init([](int64_t sinks, int64_t recent) { return SparseView{sinks, recent}; }), py::kw_only(), py::arg("sinks") = 0,
+           py::arg("recent") = 0);
   py::class_<LabExtension>(module, "LabExtension")
       .def(py::init([](const HeldSequence& sequence, std::vector<int32_t> token_ids, std::vector<int32_t> parents, bool is_tree,
                        bool wants_last) {
@@ -298,7 +302,7 @@ void RegisterLab(py::module_& module) {
       py::arg("engine"), py::arg("sequence"), py::arg("shortlist"), py::arg("more_ids"));
   module.def("lab_extend", &Extend, py::arg("engine"), py::arg("extensions"));
   module.def("hidden_rows", &RowsOfPrompts, py::arg("engine"), py::arg("prompts"), py::arg("layers"), py::arg("normed"),
-             py::arg("second_texts") = std::vector<std::optional<size_t>>(),
+             py::arg("second_texts") = std::vector<std::optional<size_t>>(), py::arg("view") = SparseView{},
              "{layer: [num_tokens, hidden_size]} of each prompt; no head runs.");
   module.def("head", &Head, py::arg("engine"), py::arg("hidden"), py::arg("shortlist"), py::arg("in_drafter"),
              "The logits of rows [num_rows, hidden_size] that have had the final norm; with a shortlist, of these ids in their order.");

@@ -170,6 +170,7 @@ std::shared_ptr<Request> MakeRequest(const py::kwargs& given) {
   if (const auto* source = keywords.Take<HeldSequence*>("source")) request->source = source->sequence();
   request->cache_salt = keywords.Take<std::string>("cache_salt");
   request->steering = keywords.Take<std::shared_ptr<Steering>>("steering");
+  request->view = keywords.Take<SparseView>("view");
   request->trace = keywords.Take<bool>("trace");
   keywords.CheckAllKnown();
   return request;

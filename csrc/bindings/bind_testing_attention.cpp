@@ -53,6 +53,7 @@ struct AttentionOptions {
   Parents parents;
   std::optional<std::vector<float>> sinks, linear_biases;
   std::optional<std::vector<int32_t>> firsts, lasts;
+  SparseView view;
 
   AttentionOptions(const py::kwargs& given, AttentionArgs* args) {
     args->scale = 1.0f;
@@ -67,6 +68,7 @@ struct AttentionOptions {
     keywords.Read("parents", &parents);
     keywords.Read("firsts", &firsts);
     keywords.Read("lasts", &lasts);
+    keywords.Read("view", &view);
     keywords.Read("num_threads", &num_threads);
     keywords.CheckAllKnown();
   }
@@ -89,7 +91,8 @@ struct TestSequence {
                .num_rows = q.shape(0),
                .base_len = base_len,
                .block_table = kept.sequence.tables[0].data(),
-               .parents = options.parents ? options.parents->data() : nullptr};
+               .parents = options.parents ? options.parents->data() : nullptr,
+               .view = options.view};
     args.kv = kept.cache.View(0);
     args.segments = &queries;
     args.num_segments = 1;
@@ -133,7 +136,7 @@ struct TestSequence {
 
 // Writes K and V of one sequence, then queries them. k, v [num_slots, num_kv_heads * head_dim]; q [rows, num_heads * head_dim]: the last
 // rows. By name: kv_dtype, block_size, window, scale, soft_cap, sinks and linear_biases of the heads, parents of the rows, num_threads;
-// firsts and lasts: what each row sees, where rows see those behind them.
+// firsts and lasts: what each row sees, where rows see those behind them; view: a SparseView.
 FloatArray TestAttention(const std::string& table, const FloatArray& q, const FloatArray& k, const FloatArray& v, int64_t num_heads,
                          int64_t num_kv_heads, const py::kwargs& given) {
   TestSequence sequence(table, q, k, num_heads, num_kv_heads, given);

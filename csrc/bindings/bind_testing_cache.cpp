@@ -78,7 +78,7 @@ class TestCache {
       auto& list = marks.emplace_back();
       for (int64_t slot = 0; slot < sequence.num_tokens; ++slot) {
         const int64_t block = slot / cache_.groups().block_size();
-        list.push_back(block < sequence.num_returned[g] ? -1 : *SlotOf(sequence, g, slot));
+        list.push_back(cache_.IsReturned(sequence, g, block) ? -1 : *SlotOf(sequence, g, slot));
       }
     }
     return marks;

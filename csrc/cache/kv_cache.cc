@@ -198,16 +198,18 @@ void KvCache::Commit(KvSequence* sequence, int64_t num_new, std::span<const int3
   KeepSnapshots(sequence, made);
   for (size_t g = 0; g < sequence->tables.size(); ++g) {
     const KvGroup& group = groups_.groups()[g];
-    const int64_t num_hidden = groups_.FirstVisibleBlock(group, sequence->num_tokens);
-    num_window_blocks_returned_ += std::max<int64_t>(0, num_hidden - sequence->num_returned[g]);
+    const int64_t num_hidden = groups_.FirstVisibleBlock(group, sequence->num_tokens, sequence->view);
+    const int64_t num_kept = std::max(sequence->num_returned[g], groups_.NumSinkBlocks(sequence->view));
+    num_window_blocks_returned_ += std::max<int64_t>(0, num_hidden - num_kept);
     GiveBackGroup(sequence, g, num_hidden);
   }
 }
 
-// The first num_blocks blocks of a group go back to the pool, as far as they have not.
+// The first num_blocks blocks of a group go back to the pool, as far as they have not, but for those of sinks.
 void KvCache::GiveBackGroup(KvSequence* sequence, size_t group, int64_t num_blocks) {
   const int64_t per_block = groups_.groups()[group].pages_per_block;
   for (int64_t& block = sequence->num_returned[group]; block < num_blocks; ++block) {
+    if (block < groups_.NumSinkBlocks(sequence->view)) continue;
     for (int64_t i = block * per_block; i < (block + 1) * per_block; ++i) {
       int32_t& page = sequence->tables[group][static_cast<size_t>(i)];
       pool_.Release(page);
@@ -220,7 +222,8 @@ bool KvCache::TryRollback(KvSequence* sequence, int64_t num_tokens) {
   CheckArgument(num_tokens >= 0 && num_tokens <= sequence->num_tokens, "rollback: more tokens than the sequence has");
   const int64_t remaining = sequence->num_tokens - num_tokens;
   for (size_t g = 0; g < sequence->tables.size(); ++g) {
-    if (groups_.FirstVisibleBlock(groups_.groups()[g], remaining) < sequence->num_returned[g]) return false;
+    const int64_t first = groups_.FirstVisibleBlock(groups_.groups()[g], remaining, sequence->view);
+    if (std::max(first, groups_.NumSinkBlocks(sequence->view)) < sequence->num_returned[g]) return false;
   }
   if (states_ != nullptr && !states_->TryRollback(&sequence->state, remaining)) return false;
   const Unobserved calls(this);
@@ -266,7 +269,8 @@ void KvCache::EnablePrefixCache(uint64_t hash_key) {
   if (states_ != nullptr) prefix_tree_->HoldStates(&states_->slots());
 }
 
-KvCache::KnownPrefix KvCache::Walk(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens, int64_t margin) const {
+KvCache::KnownPrefix KvCache::Walk(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens, const SparseView& view,
+                                   int64_t margin) const {
   const int64_t block_size = groups_.block_size();
   token_ids = token_ids.first(static_cast<size_t>(std::clamp<int64_t>(max_tokens, 0, static_cast<int64_t>(token_ids.size()))));
   std::vector<int32_t> path = {root};
@@ -276,12 +280,13 @@ KvCache::KnownPrefix KvCache::Walk(int32_t root, std::span<const int32_t> token_
     if (child == PrefixTree::kNone) break;
     path.push_back(child);
   }
-  // A beginning is usable if each group has all blocks that its window sees.
+  // A beginning is usable if each group has all blocks that its window sees, and those of sinks.
   const auto usable = [&](int64_t num_blocks) {
     int64_t first_page = 0;
     for (const KvGroup& group : groups_.groups()) {
-      const int64_t first = groups_.FirstVisibleBlock(group, num_blocks * block_size - margin);
-      for (int64_t block = first; block < num_blocks; ++block) {
+      const int64_t first = groups_.FirstVisibleBlock(group, num_blocks * block_size - margin, view);
+      for (int64_t block = 0; block < num_blocks; ++block) {
+        if (block < first && block >= groups_.NumSinkBlocks(view)) continue;
         for (int64_t i = 0; i < group.pages_per_block; ++i) {
           if (prefix_tree_->page(path[static_cast<size_t>(block + 1)], first_page + i) < 0) return false;
         }
@@ -305,17 +310,20 @@ KvCache::KnownPrefix KvCache::Walk(int32_t root, std::span<const int32_t> token_
   return {path, num_tokens};
 }
 
-// The beginning that serves a sequence with a drafter, and in *draft the slots that hold what the drafter keeps.
-KvCache::KnownPrefix KvCache::WalkForDraft(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens, DraftSlots* draft) const {
+// The beginning that serves a sequence with a drafter, and in sequence->draft the slots that hold what the drafter keeps.
+KvCache::KnownPrefix KvCache::WalkForDraft(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens,
+                                           KvSequence* sequence) const {
   const int64_t block_size = groups_.block_size();
-  const KnownPrefix longest = Walk(root, token_ids, max_tokens, 1);
+  const KnownPrefix longest = Walk(root, token_ids, max_tokens, sequence->view, 1);
+  DraftSlots* draft = &sequence->draft;
   const auto drafted = [&](const KnownPrefix& known) {
     const auto first_without =
         std::find_if(known.path.begin() + 1, known.path.end(), [&](int32_t node) { return !prefix_tree_->is_drafted(node); });
     return first_without == known.path.end() ? known.num_tokens : (first_without - known.path.begin() - 1) * block_size;
   };
   KnownPrefix known = longest;
-  for (int64_t most = drafted(known); most < known.num_tokens; most = drafted(known)) known = Walk(root, token_ids, most, 1);
+  for (int64_t most = drafted(known); most < known.num_tokens; most = drafted(known))
+    known = Walk(root, token_ids, most, sequence->view, 1);
   if (draft->use == DraftSlots::Use::kMayStartCold && longest.num_tokens - known.num_tokens > kMostRecomputedForDraft * block_size) {
     draft->first = draft->end = std::max<int64_t>(1, longest.num_tokens);
     return longest;
@@ -324,9 +332,10 @@ KvCache::KnownPrefix KvCache::WalkForDraft(int32_t root, std::span<const int32_t
   return known;
 }
 
-int64_t KvCache::MatchPrefix(std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt) const {
+int64_t KvCache::MatchPrefix(std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt,
+                             const SparseView& view) const {
   const int32_t root = prefix_tree_ == nullptr ? PrefixTree::kNone : prefix_tree_->FindRoot(salt);
-  return root == PrefixTree::kNone ? 0 : Walk(root, token_ids, max_tokens).num_tokens;
+  return root == PrefixTree::kNone ? 0 : Walk(root, token_ids, max_tokens, view).num_tokens;
 }
 
 int64_t KvCache::AttachPrefix(KvSequence* sequence, std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt) {
@@ -337,7 +346,8 @@ int64_t KvCache::AttachPrefix(KvSequence* sequence, std::span<const int32_t> tok
   const bool goes_back = drafts && states_ == nullptr;
   if (drafts && states_ != nullptr && sequence->draft.use != DraftSlots::Use::kMayStartCold) max_tokens = 0;
   const int32_t root = prefix_tree_->Root(salt);
-  const KnownPrefix known = goes_back ? WalkForDraft(root, token_ids, max_tokens, &sequence->draft) : Walk(root, token_ids, max_tokens);
+  const KnownPrefix known =
+      goes_back ? WalkForDraft(root, token_ids, max_tokens, sequence) : Walk(root, token_ids, max_tokens, sequence->view);
   sequence->num_tokens = std::max<int64_t>(0, known.num_tokens - (goes_back ? 1 : 0));
   if (drafts && states_ != nullptr) sequence->draft.end = known.num_tokens + 1;
   if (drafts && states_ != nullptr && known.num_tokens > 0) sequence->draft.first = sequence->draft.end;
@@ -345,15 +355,16 @@ int64_t KvCache::AttachPrefix(KvSequence* sequence, std::span<const int32_t> tok
   int64_t first_page = 0;
   for (size_t g = 0; g < groups_.groups().size(); ++g) {
     const KvGroup& group = groups_.groups()[g];
-    const int64_t first = groups_.FirstVisibleBlock(group, sequence->num_tokens);
+    const int64_t first = groups_.FirstVisibleBlock(group, sequence->num_tokens, sequence->view);
+    sequence->num_returned[g] = std::min(first, num_blocks);
     for (int64_t block = 0; block < num_blocks; ++block) {
       for (int64_t i = 0; i < group.pages_per_block; ++i) {
-        const int32_t page = block < first ? -1 : prefix_tree_->page(known.path[static_cast<size_t>(block + 1)], first_page + i);
+        const int32_t page =
+            IsReturned(*sequence, g, block) ? -1 : prefix_tree_->page(known.path[static_cast<size_t>(block + 1)], first_page + i);
         if (page >= 0) pool_.AddReference(page);
         sequence->tables[g].push_back(page);
       }
     }
-    sequence->num_returned[g] = std::min(first, num_blocks);
     first_page += group.pages_per_block;
   }
   sequence->num_indexed = sequence->num_tokens / groups_.block_size();
@@ -484,7 +495,7 @@ std::string KvCache::Audit() const {
       const int64_t per_block = groups_.groups()[g].pages_per_block;
       if (static_cast<int64_t>(table.size()) < NumBlocks(sequence->num_tokens) * per_block) return "a table is shorter than its sequence";
       for (size_t i = 0; i < table.size(); ++i) {
-        const bool returned = static_cast<int64_t>(i) < sequence->num_returned[g] * per_block;
+        const bool returned = IsReturned(*sequence, g, static_cast<int64_t>(i) / per_block);
         if (returned != (table[i] < 0)) return "a table entry is missing, or was not given back";
         if (table[i] >= 0) ++expected[static_cast<size_t>(table[i])];
       }
@@ -516,7 +527,7 @@ double KvCache::WastedShare() const {
     for (size_t g = 0; g < sequence->tables.size(); ++g) {
       const int64_t per_block = groups_.groups()[g].pages_per_block;
       const int64_t blocks = static_cast<int64_t>(sequence->tables[g].size()) / per_block;
-      slots += (blocks - sequence->num_returned[g]) * groups_.block_size() * per_block;
+      slots += (blocks - NumReturned(*sequence, g)) * groups_.block_size() * per_block;
       empty += (blocks * groups_.block_size() - sequence->num_tokens) * per_block;
     }
   }

@@ -1,10 +1,11 @@
 // The block tables of all sequences, over one pool of pages: reserve, commit, rollback, fork, free.
 //
-// Invariant: for each group, a table holds the pages of every block from the first visible one to its end, and -1 before; only the last
-// block may be partly filled; a shared block is copied before it is written.
+// Invariant: for each group, a table holds the pages of every block from the first visible one to its end, those of sinks, and -1 for the
+// others; only the last block may be partly filled; a shared block is copied before it is written.
 // Not thread-safe: the engine thread alone calls it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -40,7 +41,9 @@ struct DraftSlots {
 struct KvSequence {
   int64_t num_tokens = 0;
   std::vector<std::vector<int32_t>> tables;
-  std::vector<int64_t> num_returned;  // logical blocks that each group gave back because its window has passed them
+  // Logical blocks that each group gave back because its window has passed them, counted with those of sinks, which it keeps.
+  std::vector<int64_t> num_returned;
+  SparseView view;  // set before Init
   // The pinned node of the prefix tree that holds the last indexed block; the root if no block is indexed.
   int32_t prefix_node = PrefixTree::kNone;
   int64_t num_indexed = 0;  // blocks that are in the prefix tree
@@ -127,7 +130,15 @@ class KvCache {
   // what the drafter reads next; with states the drafter starts behind the next row, or there is no known beginning (kNeedsAll).
   int64_t AttachPrefix(KvSequence* sequence, std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt);
   // The number of tokens that AttachPrefix would find. Changes nothing.
-  int64_t MatchPrefix(std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt) const;
+  int64_t MatchPrefix(std::span<const int32_t> token_ids, int64_t max_tokens, const std::string& salt, const SparseView& view = {}) const;
+  // The blocks that a group of the sequence has given back.
+  int64_t NumReturned(const KvSequence& sequence, size_t group) const {
+    return std::max<int64_t>(0, sequence.num_returned[group] - groups_.NumSinkBlocks(sequence.view));
+  }
+  // Whether a group of the sequence has given a block back.
+  bool IsReturned(const KvSequence& sequence, size_t group, int64_t block) const {
+    return block < sequence.num_returned[group] && block >= groups_.NumSinkBlocks(sequence.view);
+  }
   void ClearPrefixCache();
   const PrefixTree* prefix_tree() const { return prefix_tree_.get(); }
   // Free pages, and pages that only the prefix cache holds.
@@ -216,8 +227,8 @@ class KvCache {
   void PlanStates(KvSequence* sequence, const StatePool::Step& step);
   void KeepSnapshots(KvSequence* sequence, const std::vector<StateVersion>& made);
   // margin: this many of the last tokens will be computed again, so what their windows see is needed.
-  KnownPrefix Walk(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens, int64_t margin = 0) const;
-  KnownPrefix WalkForDraft(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens, DraftSlots* draft) const;
+  KnownPrefix Walk(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens, const SparseView& view, int64_t margin = 0) const;
+  KnownPrefix WalkForDraft(int32_t root, std::span<const int32_t> token_ids, int64_t max_tokens, KvSequence* sequence) const;
   void TakeKnownPages(KvSequence* sequence, int64_t block, int32_t node);
   void CopyDraft(const KvSequence& sequence, int64_t block, int32_t node);
   void IndexBlocks(KvSequence* sequence, std::span<const int32_t> token_ids);

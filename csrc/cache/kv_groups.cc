@@ -159,20 +159,22 @@ int64_t KvGroups::pages_per_block() const {
   return pages;
 }
 
-int64_t KvGroups::MaxPages(int64_t num_tokens, int64_t max_chunk) const {
+int64_t KvGroups::MaxPages(int64_t num_tokens, int64_t max_chunk, const SparseView& view) const {
   int64_t pages = 0;
   for (const KvGroup& group : groups_) {
     int64_t blocks = (num_tokens + block_size_ - 1) / block_size_;
     // With a window: the tokens that it sees, one chunk, and a block at either end that these fill in part.
-    if (group.window > 0) blocks = std::min(blocks, (group.window + max_chunk + block_size_ - 1) / block_size_ + 2);
+    const int64_t window = view.streams() ? view.recent : group.window;
+    if (window > 0) blocks = std::min(blocks, (window + max_chunk + block_size_ - 1) / block_size_ + 2 + NumSinkBlocks(view));
     pages += blocks * group.pages_per_block;
   }
   return pages;
 }
 
-int64_t KvGroups::FirstVisibleBlock(const KvGroup& group, int64_t num_tokens) const {
+int64_t KvGroups::FirstVisibleBlock(const KvGroup& group, int64_t num_tokens, const SparseView& view) const {
   // The next token has position num_tokens and sees the positions from num_tokens + 1 - window on.
-  return group.window == 0 ? 0 : std::max<int64_t>(0, num_tokens + 1 - group.window) / block_size_;
+  const int64_t window = view.streams() ? view.recent : group.window;
+  return window == 0 ? 0 : std::max<int64_t>(0, num_tokens + 1 - window) / block_size_;
 }
 
 int64_t KvGroups::BytesPerToken() const {

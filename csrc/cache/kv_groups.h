@@ -9,6 +9,7 @@
 
 #include "core/dtype.h"
 #include "kernels/layout/kv_layout.h"
+#include "kernels/layout/sparse_view.h"
 
 namespace llmi {
 
@@ -65,10 +66,12 @@ class KvGroups {
 
   // The most pages that a lone sequence of num_tokens tokens holds at any time, in all groups together, if it is computed in chunks of at
   // most max_chunk tokens.
-  int64_t MaxPages(int64_t num_tokens, int64_t max_chunk) const;
+  int64_t MaxPages(int64_t num_tokens, int64_t max_chunk, const SparseView& view = {}) const;
 
-  // The first block of this group that the token after num_tokens tokens sees.
-  int64_t FirstVisibleBlock(const KvGroup& group, int64_t num_tokens) const;
+  // The first block of this group that the token after num_tokens tokens sees in its window.
+  int64_t FirstVisibleBlock(const KvGroup& group, int64_t num_tokens, const SparseView& view = {}) const;
+  // The first blocks, which hold sinks: whatever the window has passed, a sequence keeps them.
+  int64_t NumSinkBlocks(const SparseView& view) const { return (view.sinks + block_size_ - 1) / block_size_; }
 
   // The KV bytes that one more token takes while the sequence is shorter than every window.
   int64_t BytesPerToken() const;

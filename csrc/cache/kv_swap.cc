@@ -9,7 +9,7 @@ namespace llmi {
 int64_t KvCache::NumCommittedPages(const KvSequence& sequence) const {
   int64_t pages = 0;
   for (size_t g = 0; g < sequence.tables.size(); ++g) {
-    pages += (NumBlocks(sequence.num_tokens) - sequence.num_returned[g]) * groups_.groups()[g].pages_per_block;
+    pages += (NumBlocks(sequence.num_tokens) - NumReturned(sequence, g)) * groups_.groups()[g].pages_per_block;
   }
   return pages;
 }
@@ -23,9 +23,11 @@ KvHostCopy KvCache::CopyToHost(const KvSequence& sequence) {
   uint8_t* to = copy.bytes.data();
   for (size_t g = 0; g < sequence.tables.size(); ++g) {
     const int64_t per_block = groups_.groups()[g].pages_per_block;
-    for (int64_t i = sequence.num_returned[g] * per_block; i < num_blocks * per_block; ++i, to += page_bytes) {
+    for (int64_t i = 0; i < num_blocks * per_block; ++i) {
       const int64_t page = sequence.tables[g][static_cast<size_t>(i)];
+      if (page < 0) continue;
       ToHost({.device = pool_.device()}, to, pool_.arena() + page * pool_.page_bytes(), page_bytes);
+      to += page_bytes;
     }
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -38,16 +40,20 @@ bool KvCache::TryRestore(KvSequence* sequence, const KvHostCopy& copy, std::span
   const auto page_bytes = static_cast<size_t>(pool_.page_bytes());
   const int64_t num_blocks = NumBlocks(copy.num_tokens);
   const uint8_t* from = copy.bytes.data();
+  sequence->num_returned = copy.num_returned;
   for (size_t g = 0; g < sequence->tables.size(); ++g) {
     const int64_t per_block = groups_.groups()[g].pages_per_block;
     std::vector<int32_t>& table = sequence->tables[g];
-    table.assign(static_cast<size_t>(copy.num_returned[g] * per_block), -1);
-    for (int64_t i = copy.num_returned[g] * per_block; i < num_blocks * per_block; ++i, from += page_bytes) {
+    for (int64_t i = 0; i < num_blocks * per_block; ++i) {
+      if (IsReturned(*sequence, g, i / per_block)) {
+        table.push_back(-1);
+        continue;
+      }
       const int64_t page = table.emplace_back(pool_.Allocate());
       ToDevice({.device = pool_.device()}, pool_.arena() + page * pool_.page_bytes(), from, page_bytes);
+      from += page_bytes;
     }
   }
-  sequence->num_returned = copy.num_returned;
   sequence->num_tokens = copy.num_tokens;
   sequence->draft = copy.draft;
   if (prefix_tree_ != nullptr && !token_ids.empty()) {

@@ -30,7 +30,8 @@ Sample& ActiveRequests::Add(const std::shared_ptr<Request>& request, const std::
     sample->scheduled.num_tokens = NumInputs(*request);
     sample->scheduled.max_new_tokens = request->params.max_tokens;
     sample->scheduled.token_ids = &sample->tokens;
-    sample->scheduled.cache_salt = SaltWith(request->steering.get(), request->cache_salt);
+    sample->scheduled.cache_salt = SaltWith(request->steering.get(), request->view, request->cache_salt);
+    sample->scheduled.kv.view = request->view;
     if (i == 0 && request->params.num_prompt_logprobs >= 0) sample->scheduled.first_wanted_row = 0;
     // Nothing that other requests have computed may reach a draft that is accepted or rejected.
     if (i == 0 && sample->judges_drafts() && !request->speculation->drafter->traits().hidden_layers.empty()) {

@@ -18,6 +18,10 @@ BatchBuilder::BatchBuilder(size_t num_groups) { batch_.num_groups = num_groups; 
 
 void BatchBuilder::BeginSegment(const KvSequence& kv) {
   batch_.segments.push_back({batch_.num_rows(), 0, kv.num_tokens, -1});
+  if (kv.view != SparseView{}) {
+    batch_.views.resize(batch_.segments.size());
+    batch_.views.back() = kv.view;
+  }
   if (kv.state.is_planned) AddState(kv.state);
   for (size_t group = 0; group < batch_.num_groups; ++group) {
     const std::vector<int32_t>& table = kv.tables[group];

@@ -8,6 +8,7 @@
 #include "engine/clock.h"
 #include "engine/sizing.h"
 #include "kernels/dispatch/device.h"
+#include "model/sparse_attention.h"
 
 namespace llmi {
 
@@ -60,6 +61,7 @@ Engine::~Engine() { Close(); }
 void Engine::Check(const Request& request) const {
   CheckOpen();
   CheckGenerates(decoder_->spec());
+  CheckView(request.view, decoder_->spec(), context_.device != nullptr, decoder_->ranks() != nullptr);
   limits_.Check(request);
 }
 
@@ -177,14 +179,16 @@ void Engine::Take(Inbox::Mail& mail) {
     Sample& leader = requests_->Add(request, channel);
     const std::vector<int32_t>& allowed = request->params.allowed_token_ids;
     if (!allowed.empty()) leader.running->allowed = BitsOf(allowed, decoder_->spec().vocab_size);
-    if (cache_->groups().has_draft() && request->speculation && request->speculation->drafter->traits().needs_layer) {
+    // A drafter's layer would read slots of blocks that a sequence that streams has given back: for it the others draft.
+    if (cache_->groups().has_draft() && !request->view.streams() && request->speculation &&
+        request->speculation->drafter->traits().needs_layer) {
       leader.scheduled.kv.draft.use = leader.judges_drafts() ? DraftSlots::Use::kNeedsAll : DraftSlots::Use::kMayStartCold;
     }
     if (leader.drafting.contrast() != nullptr) {
       leader.scheduled.kv.side_bytes = HiddenRowBytes(decoder_->spec().hidden_size);
     } else if (request->source != nullptr && leader.scheduled.first_streamed_row > 0 &&
                leader.scheduled.kv.draft.use != DraftSlots::Use::kNeedsAll &&
-               SteersAlike(request->steering.get(), request->source->steering.get())) {
+               SteersAlike(request->steering.get(), request->source->steering.get()) && request->view == request->source->kv.view) {
       const DraftSlots::Use use = leader.scheduled.kv.draft.use;
       request->num_cached_tokens = lab_->ShareCache(*request->source, leader.tokens, &leader.scheduled.kv);
       leader.scheduled.kv.draft.use = use;

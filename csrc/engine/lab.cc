@@ -8,6 +8,7 @@
 #include "core/errors.h"
 #include "engine/batch.h"
 #include "engine/request_limits.h"
+#include "model/sparse_attention.h"
 
 namespace llmi {
 namespace {
@@ -51,6 +52,7 @@ void Lab::Check(const LabExtension& extension) const {
     if (decoder_.spec().layers[static_cast<size_t>(layer - 1)].has_attention()) continue;
     throw Error(ErrorKind::kInvalidArgument, "attention: layer " + std::to_string(layer) + " has no attention, but a state", "attention");
   }
+  CheckView(sequence.kv.view, decoder_.spec(), context_.device != nullptr, decoder_.ranks() != nullptr);
   if (sequence.steering != nullptr) CheckSteering(*sequence.steering, decoder_.spec().num_layers(), decoder_.spec().hidden_size);
   if (sequence.tokens.empty() && extension.token_ids.empty()) {
     throw Error(ErrorKind::kInvalidArgument, "an empty sequence has no logits: give it a prompt, or extend it", "tokens");
@@ -143,7 +145,7 @@ std::vector<bool> Lab::Prepare(const std::vector<LabExtension>& extensions) {
     const auto num_new = extensions[i].is_tree ? 0 : static_cast<int64_t>(extensions[i].token_ids.size());
     const int64_t num_wanted = num_new > 0 ? num_new : extensions[i].wants_last ? 1 : 0;
     cache_.AttachPrefix(&sequence.kv, sequence.tokens, static_cast<int64_t>(sequence.tokens.size()) - num_wanted,
-                        SaltWith(sequence.steering.get(), ""));
+                        SaltWith(sequence.steering.get(), sequence.kv.view, ""));
   }
   return done;
 }
@@ -300,6 +302,7 @@ void Lab::Fork(const std::shared_ptr<LabSequence>& sequence, const std::shared_p
     child->capture = sequence->capture;
     child->shortlist = sequence->shortlist;
     child->steering = sequence->steering;
+    child->kv.view = sequence->kv.view;
     if (!sequence->has_cache) return;
     cache_.Fork(sequence->kv, &child->kv);
     cache_.Trim(&child->kv);  // a pending tree stays the parent's

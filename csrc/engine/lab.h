@@ -34,7 +34,7 @@ struct LabSequence {
   std::vector<int32_t> tokens;
   LabCapture capture;
   std::optional<Shortlist> shortlist;        // only these ids and those of its tokens have logits, the others -inf
-  std::shared_ptr<const Steering> steering;  // null: none
+  std::shared_ptr<const Steering> steering;  // null: none; kv.view is set, too, before the first call
   std::optional<size_t> second_text;         // where a second text begins, whose tokens are of type 1, if the model has types
   Draft tree;                                // nodes that wait for Commit or Rollback
 
@@ -93,7 +93,7 @@ class Lab {
   // has one.
   std::vector<std::map<int, std::vector<float>>> HiddenRows(const std::vector<std::vector<int32_t>>& prompts,
                                                             const std::vector<std::optional<size_t>>& second_texts,
-                                                            const std::vector<int>& layers, bool normed);
+                                                            const std::vector<int>& layers, bool normed, const SparseView& view = {});
   // The logits [num_rows, vocab_size or size of the shortlist] of rows, as a step computes them. A drafter may call it, too, while the
   // engine thread asks it.
   std::vector<float> Head(const HeadQuery& query);

@@ -11,12 +11,13 @@ namespace llmi {
 
 std::vector<std::map<int, std::vector<float>>> Lab::HiddenRows(const std::vector<std::vector<int32_t>>& prompts,
                                                                const std::vector<std::optional<size_t>>& second_texts,
-                                                               const std::vector<int>& layers, bool normed) {
+                                                               const std::vector<int>& layers, bool normed, const SparseView& view) {
   CheckArgument(second_texts.empty() || second_texts.size() == prompts.size(), "second_texts: one for each prompt, or none");
   std::vector<LabExtension> extensions;
   for (const std::vector<int32_t>& prompt : prompts) {
     auto sequence = std::make_shared<LabSequence>();
     sequence->capture.hidden_states = layers;
+    sequence->kv.view = view;
     if (!second_texts.empty()) sequence->second_text = second_texts[extensions.size()];
     extensions.push_back({.sequence = sequence, .token_ids = prompt, .parents = {}, .wants_logits = false});
   }

@@ -168,6 +168,7 @@ struct Request {
   bool stream = false;                       // emit an event per step
   std::string cache_salt;                    // requests with different salts share no cached blocks
   std::shared_ptr<const Steering> steering;  // null: none
+  SparseView view;                           // of prompt and output
   bool stepped = false;                      // runs only while step() is called
   std::shared_ptr<RequestHooks> hooks;
   // Constraints on the output: one for each sample, or one for all beams; empty: none. The engine takes them.

@@ -78,8 +78,8 @@ void RequestLimits::CheckBeams(const Request& request, int64_t last_len) const {
   // The beams share the whole blocks of the prompt.
   const auto prompt_len = static_cast<int64_t>(request.prompt_token_ids.size());
   const int64_t shared_len = prompt_len / groups_.block_size() * groups_.block_size();
-  const int64_t shared = groups_.MaxPages(shared_len, groups_.block_size());
-  const int64_t own = groups_.MaxPages(last_len, groups_.block_size()) - shared;
+  const int64_t shared = groups_.MaxPages(shared_len, groups_.block_size(), request.view);
+  const int64_t own = groups_.MaxPages(last_len, groups_.block_size(), request.view) - shared;
   const int64_t pages = shared + beams.width * own;
   if (pages > num_pages_) {
     RefusePages("beam_width = " + width + " needs " + std::to_string(shared) + " KV pages for " + std::to_string(shared_len) +
@@ -152,7 +152,7 @@ void RequestLimits::CheckCompanion(const Request& request, int64_t last_len) con
                 "negative_prompt");
   }
   const int64_t block_size = groups_.block_size();
-  const int64_t pages = groups_.MaxPages(last_len, block_size) + groups_.MaxPages(companion_len, block_size);
+  const int64_t pages = groups_.MaxPages(last_len, block_size, request.view) + groups_.MaxPages(companion_len, block_size, request.view);
   if (pages <= num_pages_) return;
   RefusePages("guidance_scale: a sequence of " + std::to_string(last_len) + " tokens and one of " + std::to_string(companion_len) +
                   " for the negative prompt need " + std::to_string(pages) + " KV pages",
@@ -173,7 +173,7 @@ void RequestLimits::CheckContrast(const Request& request) const {
 void RequestLimits::CheckPages(const Request& request, int64_t last_len) const {
   const bool contrasts = request.params.contrasts() && request.params.max_tokens > 0;
   const int64_t candidates = contrasts ? request.params.top_k : 0;
-  const int64_t kv_pages = groups_.MaxPages(last_len + candidates, std::max(groups_.block_size(), 1 + candidates));
+  const int64_t kv_pages = groups_.MaxPages(last_len + candidates, std::max(groups_.block_size(), 1 + candidates), request.view);
   const int64_t row_bytes = contrasts ? (last_len + candidates) * HiddenRowBytes(hidden_size_) : 0;
   const int64_t row_pages = (row_bytes + groups_.page_bytes() - 1) / groups_.page_bytes();
   const int64_t pages = kv_pages + row_pages;

@@ -116,6 +116,7 @@ inline void Sample::AddCompanion(const std::vector<int32_t>& negative_token_ids)
   companion->scheduled.num_tokens = static_cast<int64_t>(companion->tokens.size());
   companion->scheduled.token_ids = &companion->tokens;
   companion->scheduled.cache_salt = scheduled.cache_salt;
+  companion->scheduled.kv.view = scheduled.kv.view;
   scheduled.companion = &companion->scheduled;
 }
 

@@ -45,7 +45,7 @@ bool SavedPrefixes::Fetch(uint64_t request_id, const ScheduledSequence& sequence
   const int64_t block_size = cache_.groups().block_size();
   const std::span<const int32_t> tokens(*sequence.token_ids);
   const int64_t num_blocks = MostCached(sequence) / block_size;
-  const int64_t num_known = cache_.MatchPrefix(tokens, num_blocks * block_size, sequence.cache_salt) / block_size;
+  const int64_t num_known = cache_.MatchPrefix(tokens, num_blocks * block_size, sequence.cache_salt, sequence.kv.view) / block_size;
   if (num_known >= num_blocks) return false;
   auto job = std::make_shared<Job>();
   const PrefixKey root = RootKey(cache_.identity(), sequence.cache_salt);

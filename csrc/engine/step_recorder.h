@@ -28,6 +28,8 @@ void VisitRecorded(Sequence& sequence, const Visit& visit) {
   visit("num_drafted", sequence.num_drafted);
   visit("finished", sequence.finished);
   visit("side_bytes", sequence.kv.side_bytes);
+  visit("view_sinks", sequence.kv.view.sinks);
+  visit("view_recent", sequence.kv.view.recent);
 }
 
 class StepRecorder : public CallObserver {

@@ -146,11 +146,12 @@ void StepReplay::Add(int64_t id, bool is_running) {
 // What the scheduler relies on.
 void StepReplay::CheckQueued(const ScheduledSequence& sequence) const {
   const Entry& entry = *owners_.at(&sequence);
-  const bool counts = sequence.kv.num_tokens <= sequence.num_tokens && 1 <= sequence.num_tokens &&
-                      sequence.num_tokens <= static_cast<int64_t>(entry.tokens.size()) && 0 <= sequence.max_new_tokens &&
-                      sequence.max_new_tokens < kMost && 0 <= sequence.num_drafted && sequence.num_drafted < kMost &&
-                      1 <= sequence.num_seats && sequence.num_seats < kMost && 0 <= sequence.kv.side_bytes &&
-                      sequence.kv.side_bytes < kMost && 0 <= sequence.first_wanted_row && 0 <= sequence.first_streamed_row;
+  const bool counts =
+      sequence.kv.num_tokens <= sequence.num_tokens && 1 <= sequence.num_tokens &&
+      sequence.num_tokens <= static_cast<int64_t>(entry.tokens.size()) && 0 <= sequence.max_new_tokens && sequence.max_new_tokens < kMost &&
+      0 <= sequence.num_drafted && sequence.num_drafted < kMost && 1 <= sequence.num_seats && sequence.num_seats < kMost &&
+      0 <= sequence.kv.side_bytes && sequence.kv.side_bytes < kMost && 0 <= sequence.kv.view.sinks && sequence.kv.view.sinks < kMost &&
+      0 <= sequence.kv.view.recent && sequence.kv.view.recent < kMost && 0 <= sequence.first_wanted_row && 0 <= sequence.first_streamed_row;
   CheckArgument(entry.is_held && counts, "a queued sequence has counts that no engine gives it");
   if (sequence.companion != nullptr) CheckQueued(*sequence.companion);
 }

@@ -84,6 +84,7 @@ void CheckOffsets(const ForwardBatch& batch) {
 }  // namespace
 
 std::vector<uint8_t> ToBytes(const ForwardBatch& batch) {
+  CheckInternal(batch.views.empty(), "sparse attention on ranks");
   size_t size = 0;
   ForEachVector(batch, [&](const auto& values) { size += sizeof(uint64_t) + values.size() * sizeof(values[0]); });
   std::vector<uint8_t> bytes(size);

@@ -50,6 +50,7 @@ struct ForwardBatch {
   std::vector<int32_t> block_tables;   // all tables, one after the other
   std::vector<int64_t> table_begins;   // [num_segments, num_groups]: where the table of a segment in a KV group begins
   size_t num_groups = 0;
+  std::vector<SparseView> views;   // of the segments, up to the last one that has one; the others see all
   std::vector<BatchState> states;  // of each segment, if layers have states
   std::vector<int32_t> state_logs;
   std::vector<StateCapture> captures;
@@ -64,11 +65,16 @@ struct ForwardBatch {
   std::vector<float> steering;       // vectors, one after the other
 
   int64_t num_rows() const { return static_cast<int64_t>(token_ids.size()); }
+  SparseView View(size_t s) const { return s < views.size() ? views[s] : SparseView{}; }
   // Segment s as attention reads it in a KV group. Its pointers are valid while this batch is unchanged.
   AttentionSegment Segment(size_t s, size_t group) const {
     const BatchSegment& segment = segments[s];
-    return {segment.row_begin, segment.num_rows, segment.base_len, block_tables.data() + table_begins[s * num_groups + group],
-            segment.parents_begin < 0 ? nullptr : parents.data() + segment.parents_begin};
+    return {segment.row_begin,
+            segment.num_rows,
+            segment.base_len,
+            block_tables.data() + table_begins[s * num_groups + group],
+            segment.parents_begin < 0 ? nullptr : parents.data() + segment.parents_begin,
+            View(s)};
   }
   // The same as ops that advance states read it.
   StateSegment States(size_t s) const {

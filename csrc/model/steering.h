@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/layout/sparse_view.h"
+
 namespace llmi {
 
 struct Steering {
@@ -18,9 +20,12 @@ struct Steering {
 
 inline bool SteersAlike(const Steering* a, const Steering* b) { return a == nullptr || b == nullptr ? a == b : a->digest == b->digest; }
 
-// The salt of the prefix cache for a sequence with this steering whose user gave `salt`. Two such pairs have one salt only if they are
-// equal: what is cached with steering serves nothing else.
-inline std::string SaltWith(const Steering* steering, const std::string& salt) {
+// The salt of the prefix cache for a sequence with this steering and view whose user gave `salt`. Two sequences have one salt only if all
+// three are equal: what is cached with steering, or with a view, serves nothing else.
+inline std::string SaltWith(const Steering* steering, const SparseView& view, const std::string& salt) {
+  if (view != SparseView{}) {
+    return 'v' + std::to_string(view.sinks) + ',' + std::to_string(view.recent) + ';' + SaltWith(steering, {}, salt);
+  }
   if (steering != nullptr) return 's' + steering->digest + salt;
   return salt.empty() ? salt : 'u' + salt;
 }

@@ -50,14 +50,16 @@ void WorkCounter::AddForward(const ForwardBatch& batch, const KvGroups& groups) 
     double kv_bytes = 0;  // of a token
     for (const int layer : alike.layers) kv_bytes += static_cast<double>(groups.ReadBytes(layer));
     for (const BatchSegment& segment : batch.segments) {
+      const SparseView view = batch.View(static_cast<size_t>(&segment - batch.segments.data()));
+      const int64_t window = view.streams() ? view.sinks + view.recent : alike.window;
       double products = 0;  // of a query and a key
       int64_t last = 0;
       for (int64_t row = segment.row_begin; row < segment.row_begin + segment.num_rows; ++row) {
         const int64_t keys = batch.positions[static_cast<size_t>(row)] + 1;
-        products += static_cast<double>(alike.window > 0 ? std::min(keys, alike.window) : keys);
+        products += static_cast<double>(window > 0 ? std::min(keys, window) : keys);
         last = std::max(last, keys);
       }
-      const int64_t seen = alike.window > 0 ? std::min(last, alike.window + segment.num_rows - 1) : last;
+      const int64_t seen = window > 0 ? std::min(last, window + segment.num_rows - 1) : last;
       done_.operations += 4.0 * alike.width * products;
       done_.read_bytes += kv_bytes * static_cast<double>(seen);
     }

@@ -167,7 +167,7 @@ void Scheduler::OrderWaiting() {
     if (config_.policy == SchedulingPolicy::kShortestRemaining) {
       sequence->key = {static_cast<double>(Missing(*sequence) + sequence->max_new_tokens)};
     } else if (config_.policy == SchedulingPolicy::kLongestPrefix) {
-      const int64_t num_cached = cache_->MatchPrefix(Tokens(*sequence), MostCached(*sequence), sequence->cache_salt);
+      const int64_t num_cached = cache_->MatchPrefix(Tokens(*sequence), MostCached(*sequence), sequence->cache_salt, sequence->kv.view);
       sequence->key = {-static_cast<double>(num_cached)};
     }
   }
@@ -325,7 +325,7 @@ bool Scheduler::FitsBesideRunning(const ScheduledSequence& sequence, int64_t num
 // for free pages.
 bool Scheduler::RestoreCopy(ScheduledSequence* sequence) {
   const KvHostCopy& copy = *sequence->host_copy;
-  const int64_t known = cache_->MatchPrefix(Tokens(*sequence), MostCached(*sequence), sequence->cache_salt);
+  const int64_t known = cache_->MatchPrefix(Tokens(*sequence), MostCached(*sequence), sequence->cache_salt, sequence->kv.view);
   if (known + cache_->groups().block_size() < copy.num_tokens) {
     if (!FitsBesideRunning(*sequence, copy.num_pages + cache_->groups().pages_per_block())) return false;
     GiveBack(sequence);  // releases its pin in the prefix tree, if it has one
@@ -347,10 +347,17 @@ int64_t Scheduler::ExpectedTokens(const ScheduledSequence& sequence) const {
 
 // Whether pages would run out before some sequence ends, if the newcomer ran, too. All running sequences grow at the same rate, so the need
 // peaks just before a sequence ends. At that point each remaining sequence has grown as much as the one that ends, and those that ended
-// before have given their blocks back. Groups with a window stop growing and are not counted.
+// before have given their blocks back. Groups with a window stop growing and are not counted, and a sequence that streams grows no further
+// than its view.
 bool Scheduler::OutgrowsPool(const ScheduledSequence& newcomer) const {
   const int64_t block_size = cache_->groups().block_size();
-  const auto blocks = [&](int64_t num_tokens) { return (num_tokens + block_size - 1) / block_size; };
+  const auto blocks = [&](const ScheduledSequence& sequence, int64_t num_tokens) {
+    const SparseView& view = sequence.kv.view;
+    const int64_t whole = (num_tokens + block_size - 1) / block_size;
+    if (!view.streams()) return whole;
+    const int64_t passed = std::max<int64_t>(0, num_tokens + 1 - view.recent) / block_size;
+    return whole - std::max<int64_t>(0, passed - cache_->groups().NumSinkBlocks(view));
+  };
   const std::vector<KvGroup>& groups = cache_->groups().groups();
   const auto whole = [](const KvGroup& group) { return group.window == 0; };
   const auto some_group = std::find_if(groups.begin(), groups.end(), whole);
@@ -359,8 +366,9 @@ bool Scheduler::OutgrowsPool(const ScheduledSequence& newcomer) const {
   for (const KvGroup& group : groups) pages_per_block += whole(group) ? group.pages_per_block : 0;
   // The blocks that the sequence holds, including those reserved in this step.
   const auto held = [&](const ScheduledSequence& sequence) {
-    const auto num_pages = static_cast<int64_t>(sequence.kv.tables[static_cast<size_t>(some_group - groups.begin())].size());
-    return num_pages / some_group->pages_per_block;
+    const auto group = static_cast<size_t>(some_group - groups.begin());
+    const auto num_pages = static_cast<int64_t>(sequence.kv.tables[group].size());
+    return num_pages / some_group->pages_per_block - (num_pages > 0 ? cache_->NumReturned(sequence.kv, group) : 0);
   };
   struct End {
     int64_t growth;  // blocks that the sequence takes until it ends
@@ -374,12 +382,12 @@ bool Scheduler::OutgrowsPool(const ScheduledSequence& newcomer) const {
   const auto add = [&](const ScheduledSequence& sequence) {
     int64_t given_back = 0;
     ForBoth(sequence, [&](const ScheduledSequence& part) {
-      const int64_t now = blocks(part.num_tokens);
+      const int64_t now = blocks(part, part.num_tokens);
       free -= now - held(part);
-      given_back += now - part.num_cached / block_size;
+      given_back += std::max<int64_t>(0, now - part.num_cached / block_size);
     });
     seats += sequence.num_seats;
-    const int64_t growth = blocks(sequence.num_tokens + ExpectedTokens(sequence)) - blocks(sequence.num_tokens);
+    const int64_t growth = blocks(sequence, sequence.num_tokens + ExpectedTokens(sequence)) - blocks(sequence, sequence.num_tokens);
     ends.push_back({growth, sequence.num_seats, given_back});
   };
   for (const ScheduledSequence* sequence : running_) add(*sequence);

@@ -587,12 +587,18 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
         call.raise_errors()
         return outputs
 
-    def _score(self, sequences: list[list[int]], use_tqdm: bool | None, steering: Mapping[int, Any] | None = None) -> list[_core.Request]:
+    def _score(
+        self,
+        sequences: list[list[int]],
+        use_tqdm: bool | None,
+        steering: Mapping[int, Any] | None = None,
+        sparse_attention: Mapping[str, Any] | None = None,
+    ) -> list[_core.Request]:
         """Core requests that scored `sequences` as prompts."""
         submissions = []
         for ids in sequences:
             request_id = next(self._ids)
-            params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False, steering=steering)
+            params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False, steering=steering, sparse_attention=sparse_attention)
             params._settle()
             submission = Submission(None, ids, params, {}, 0, RequestHooks(str(request_id), params, ""))
             self._builder.build(submission, request_id, max_tokens=0)

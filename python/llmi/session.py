@@ -83,7 +83,13 @@ class Session(Protocol):
         ...
 
     def sequence(
-        self, prompt: Prompt = "", *, seed: int | None = None, capture: Capture | None = None, steering: Mapping[int, Any] | None = None
+        self,
+        prompt: Prompt = "",
+        *,
+        seed: int | None = None,
+        capture: Capture | None = None,
+        steering: Mapping[int, Any] | None = None,
+        sparse_attention: Mapping[str, Any] | None = None,
     ) -> TokenSequence:
         """LLM.sequence."""
         ...
@@ -93,7 +99,13 @@ class Session(Protocol):
         ...
 
     def hidden_states(
-        self, prompts: Prompt | Iterable[Prompt], layers: Iterable[int] = (-1,), *, normed: bool = False, parse_special: bool | None = None
+        self,
+        prompts: Prompt | Iterable[Prompt],
+        layers: Iterable[int] = (-1,),
+        *,
+        normed: bool = False,
+        parse_special: bool | None = None,
+        sparse_attention: Mapping[str, Any] | None = None,
     ) -> list[dict[int, Any]]:
         """LLM.hidden_states."""
         ...
@@ -141,7 +153,13 @@ class Session(Protocol):
         """How requests speculate that are given this speculative_config. Raises if it does not fit this model."""
         ...
 
-    def _score(self, sequences: list[list[int]], use_tqdm: bool | None, steering: Mapping[int, Any] | None = None) -> list[_core.Request]:
+    def _score(
+        self,
+        sequences: list[list[int]],
+        use_tqdm: bool | None,
+        steering: Mapping[int, Any] | None = None,
+        sparse_attention: Mapping[str, Any] | None = None,
+    ) -> list[_core.Request]:
         """The core's requests that scored `sequences` as prompts."""
         ...
 

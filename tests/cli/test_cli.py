@@ -75,6 +75,7 @@ def test_flags_are_the_names_of_sampling_params() -> None:
         "dola_layers",
         "dola_rule",
         "steering",
+        "sparse_attention",
         "logprob_token_ids",
         "repetition_detection",
     }

@@ -17,6 +17,7 @@ from llmi.compress import Evaluation, evaluate, evaluate_all
 from llmi.testing import tiny_model
 
 TEXT = [[int(token) for token in np.random.default_rng(3).integers(0, 60, 50)], [7, 1, 9] * 6]
+STREAMING = {"method": "streaming", "sinks": 1, "window": 3}
 SMALL: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 24}
 
 
@@ -172,3 +173,23 @@ def test_a_window_begins_as_texts_do(tiny_path: Callable[..., Path]) -> None:
     with LLM(tiny_path(), **SMALL) as llm:
         windows = list(_windows(llm, ["abcdefghijklmnop" * 4], 8))
         assert windows and all(window[: len(prefix)] == prefix and len(window) == 8 for window in windows)
+
+
+def test_what_sparse_attention_costs(paths: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the model alone: nothing where all is seen, and the divergence of its rows from those of full attention where it is not."""
+    base = paths[0]
+
+    def judged(window: int) -> Evaluation:
+        sees = {"method": "streaming", "sinks": 1, "window": window}
+        return evaluate(base, base=base, texts=TEXT, window=12, answers=2, sparse_attention=sees, **SMALL)
+
+    assert judged(11).kl == 0.0
+    found = judged(3)
+    assert found.model == f"{base.name} (streaming, sinks 1, window 3)"
+    with LLM(base, **SMALL) as llm:
+        window = TEXT[0][:12]
+        full, part = (llm.sequence(window, sparse_attention=sees).logits.astype(float) for sees in (None, STREAMING))
+    assert found.kl is not None and found.kl > 0 and not np.array_equal(full, part)
+    flag = "--sparse-attention"
+    assert main(["eval", str(base), flag, "{"]) == 2 and main(["eval", str(base), flag, '{"method": "h2o"}']) == 2
+    assert "is no JSON" in (error := capsys.readouterr().err) and "give 'streaming'" in error

@@ -82,6 +82,19 @@ def test_recorded_runs_are_chosen_again(tiny_path: Callable[..., Path], tmp_path
     assert all(met.values()), met
 
 
+def test_sequences_that_stream(tiny_path: Callable[..., Path], tmp_path: Path) -> None:
+    """They give blocks back, which the recording's pools must do, too."""
+    sees = {"method": "streaming", "sinks": 20, "window": 40}
+    path = tmp_path / "steps.jsonl"
+    prompts = [[5, *range(3, 3 + length)] for length in (90, 30, 2, 120, 8, 60, 61, 62)]
+    with LLM(tiny_path(), kv_cache_memory_bytes=100_000, max_num_batched_tokens=40, max_model_len=200) as llm, llm.record_steps(path):
+        params = [SamplingParams(max_tokens=50, ignore_eos=True, n=1 + index % 2, sparse_attention=sees) for index in range(8)]
+        llm.generate(prompts, params, use_tqdm=False)
+        llm.generate(prompts[:2], [BeamSearchParams(beam_width=3, max_tokens=40, sparse_attention=sees)] * 2, use_tqdm=False)
+        assert llm.get_metrics()["num_window_blocks_returned"] > 20
+    assert replay(path).difference == ""
+
+
 @pytest.fixture(scope="module")
 def recorded(tiny_path: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recording") / "steps.jsonl"

@@ -72,6 +72,7 @@ def exact(
     parents: list[int] | None = None,
     sinks: Array | None = None,
     linear_biases: Array | None = None,
+    view: tuple[int, int] | None = None,
 ) -> Array:
     rows, slots = len(q), len(k)
     base, head_dim = slots - rows, q.shape[1] // heads
@@ -93,6 +94,9 @@ def exact(
         visible = np.array([*range(base), *(base + node for node in reversed(path))])
         if window:
             visible = visible[-window:]
+        if view is not None:
+            places = np.arange(len(visible))
+            visible = visible[(places < view[0]) | (places >= len(visible) - view[1])]
         for head in range(heads):
             kv_head = head // (heads // kv_heads)
             kk = k.reshape(slots, kv_heads, head_dim)[visible, kv_head].astype(np.float64)
@@ -173,6 +177,60 @@ SINKS_AND_BIASES = [  # slots, rows, heads, kv_heads, head_dim, window, soft cap
     (270, 9, 4, 2, 32, 0, 0.0, [-1, 0, 0, 1, 1, 2, -1, 6, 7]),
     (33_100, 1, 2, 1, 16, 0, 0.0, None),  # more spans than one pass of the merge takes
 ]
+
+
+VIEWS = [  # slots, rows, heads, kv_heads, head_dim, sinks, recent, parents
+    (700, 5, 9, 3, 64, 4, 100, None),
+    (700, 60, 4, 1, 32, 4, 508, None),  # rows before and behind the first that leaves something out
+    (300, 300, 4, 2, 32, 17, 40, None),
+    (620, 40, 2, 2, 16, 256, 1, None),  # most sinks, least of a window
+    (40, 40, 6, 2, 16, 7, 2, None),  # sinks of the rows' own pass
+    (700, 1, 2, 1, 16, 0, 300, None),
+    (280, 9, 4, 2, 32, 4, 20, [-1, 0, 0, 1, 1, 2, -1, 6, 7]),
+    (12, 9, 4, 2, 32, 5, 2, [-1, 0, 0, 1, 2, 2, 3, 6, 7]),  # sinks on the rows' paths
+]
+
+
+@pytest.mark.parametrize("case", VIEWS)
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+def test_sinks_and_a_window(cpu_table: str, kv_dtype: str, case: tuple[Any, ...]) -> None:
+    """A row sees the first positions and the last: the bits of each row alone, of any block size and number of threads."""
+    slots, rows, heads, kv_heads, head_dim, sinks, recent, parents = case
+    q, k, v = qkv(slots, rows, heads, kv_heads, head_dim)
+    view = _core.SparseView(sinks=sinks, recent=recent)
+    kwargs: dict[str, Any] = {"scale": head_dim**-0.5, "parents": parents, "kv_dtype": kv_dtype, "view": view}
+    got = T.attention(cpu_table, q, k, v, heads, kv_heads, **kwargs)
+    assert_same_bits(got, T.attention("reference", q, k, v, heads, kv_heads, block_size=64, num_threads=2, **kwargs))
+    truth = exact(q, k, v, heads, kv_heads, 0, head_dim**-0.5, 0.0, kv_dtype, parents, view=(sinks, recent))
+    assert np.abs(got - truth).max() < 2e-6 + (kv_dtype == "bfloat16") * 2.0**-8 * np.abs(v).max()
+    for row in range(0, rows if parents is None else 0, 7):
+        end = slots - rows + row + 1
+        alone = T.attention(cpu_table, q[row : row + 1].copy(), k[:end].copy(), v[:end].copy(), heads, kv_heads, **kwargs)
+        assert_same_bits(got[row : row + 1], alone)
+        if end <= sinks + recent:
+            whole = T.attention(
+                cpu_table,
+                q[row : row + 1].copy(),
+                k[:end].copy(),
+                v[:end].copy(),
+                heads,
+                kv_heads,
+                **(kwargs | {"view": _core.SparseView()}),
+            )
+            assert_same_bits(alone, whole)
+
+
+@pytest.mark.parametrize("parents", [None, [-1, 0, 0, 1]])
+def test_weights_of_sinks_and_a_window(parents: list[int] | None) -> None:
+    """The weights that are shown are those of the positions that the row sees, and zero elsewhere."""
+    q, k, v = qkv(40, 4, 4, 2, 32)
+    kwargs: dict[str, Any] = {"scale": 0.2, "kv_dtype": "float32", "parents": parents, "view": _core.SparseView(sinks=3, recent=6)}
+    weights = T.attention_weights(q, k, 4, 2, **kwargs).astype(np.float64)
+    values = v.reshape(40, 2, 32).repeat(2, axis=1).astype(np.float64)
+    expected = np.einsum("hs,shd->hd", weights, values).reshape(-1)
+    assert np.abs(T.attention("reference", q, k, v, 4, 2, **kwargs)[-1] - expected).max() < 1e-5
+    seen = [0, 1, 2, *(range(34, 40) if parents is None else (33, 34, 35, 36, 37, 39))]
+    assert np.array_equal(np.flatnonzero(weights.sum(0)), seen) and (weights[:, seen] > 0).all()
 
 
 @pytest.mark.parametrize("which", ["sinks", "linear_biases", "both"])

@@ -304,7 +304,7 @@ def test_an_interrupt_loses_no_blocks(tiny: LLM, monkeypatch: pytest.MonkeyPatch
             with pytest.raises(KeyboardInterrupt):
                 parent.fork()
     assert tiny.memory_report().num_free_blocks == free
-    core = _core.LabSequence(tiny._engine, ids(0, 20), [], [], [], None)
+    core = _core.LabSequence(tiny._engine, ids(0, 20), [], [], [], None, _core.SparseView())
     extension = _core.LabExtension(sequence=core, token_ids=[7], parents=[], is_tree=False, wants_last=False)
     _core.lab_extend(tiny._engine, [extension])
     assert tiny.memory_report().num_free_blocks < free

@@ -460,7 +460,7 @@ def test_the_core_checks_ids_that_end_a_text(token_id: int, tmp_path: Path, monk
                 sampler_state=_core.SamplerState(),
                 allowed=None,
             )
-        sequence = _core.LabSequence(llm._engine, [1, token_id], [], [], [], None)
+        sequence = _core.LabSequence(llm._engine, [1, token_id], [], [], [], None, _core.SparseView())
         with pytest.raises(_core.CoreError, match="token id"):
             _core.lab_extend(llm._engine, [_core.LabExtension(sequence=sequence, token_ids=[], parents=[], is_tree=False, wants_last=True)])
 

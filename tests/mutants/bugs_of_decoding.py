@@ -83,6 +83,14 @@ BUGS = [
         "engine/test_steering.py",
     ),
     Mutant(
+        "a view is left out of the salt",
+        "csrc/model",
+        "SaltWith",
+        "if (view != SparseView{})",
+        "if (false)",
+        "engine/test_sparse_attention.py",
+    ),
+    Mutant(
         "only the first row is steered", "csrc/model", "Steer", "steered.num_rows * hidden, 1.0f", "hidden, 1.0f", "engine/test_steering.py"
     ),
     Mutant(

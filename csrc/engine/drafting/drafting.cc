@@ -310,7 +310,7 @@ void Drafting::CheckFits(const Sample& sample, const Draft& draft) const {
   const int64_t num_pages = cache_.pool().num_pages();
   const auto pages_behind = [&](const std::vector<int32_t>& tokens) {
     const auto last_len = static_cast<int64_t>(tokens.size()) + draft.size();
-    return cache_.groups().MaxPages(last_len, std::max(cache_.groups().block_size(), 1 + draft.size()));
+    return cache_.groups().MaxPages(last_len, std::max(cache_.groups().block_size(), 1 + draft.size()), sample.scheduled.kv.view);
   };
   const int64_t needed = pages_behind(sample.tokens) + (sample.companion == nullptr ? 0 : pages_behind(sample.companion->tokens));
   if (needed <= num_pages) return;

@@ -39,6 +39,7 @@ void EagleRunner::Store(const LaunchedStep& step, size_t piece) {
   HiddenLog& log = sample.drafting.hidden();
   KvSequence& kv = sample.scheduled.kv;
   const int64_t end = kv.num_tokens;
+  if (kv.view.streams()) return log.DropBefore(HiddenReader::kLayer, end - 1);
   const int64_t begin = end - num_new;
   const bool follows = log.end() == begin;
   const int64_t held_begin = follows ? log.begin(HiddenReader::kLayer) : begin;
@@ -95,6 +96,7 @@ int64_t EagleRunner::FirstSlot(const Sample& sample) {
 
 // Whether the log has all hidden rows that the next draft reads. If not, a drafter that may start cold goes on without the missing ones.
 bool EagleRunner::HasRows(Sample& sample) {
+  if (sample.scheduled.kv.view.streams()) return false;  // blocks that its attention would read are given back
   const HiddenLog& log = sample.drafting.hidden();
   const auto last = static_cast<int64_t>(sample.tokens.size()) - 1;
   const int64_t begin = log.begin(HiddenReader::kLayer);

@@ -36,9 +36,11 @@ int64_t RowsPerTask(const AttentionArgs& args, const AttentionSegment& segment) 
   return segment.parents != nullptr ? 1 : std::max<int64_t>(1, kMaxTaskQueries / HeadsPerTask(args));
 }
 
-// Whether one task has all of a segment's queries of a KV head, so that no other task reads the K and V which it stores.
+// Whether one task has all of a segment's queries of a KV head, so that no other task reads the K and V which it stores. A span of sinks
+// may read what another thread stores unless these are cached.
 bool WritesItsOwn(const AttentionArgs& args, const AttentionSegment& segment) {
-  return HeadsPerTask(args) == args.num_heads / args.kv.num_kv_heads && segment.num_rows <= RowsPerTask(args, segment);
+  return segment.view.sinks <= segment.base_len && HeadsPerTask(args) == args.num_heads / args.kv.num_kv_heads &&
+         segment.num_rows <= RowsPerTask(args, segment);
 }
 
 // Stores K and V of the segment's new rows whose slots are in these spans, for the task's KV head.

@@ -3,8 +3,9 @@
 // A batch is a list of segments, one for each sequence: `num_rows` new tokens after `base_len` cached ones. Row i of a segment is stored in
 // slot base_len + i. In a chain, a row's position is its slot. In a tree (parents not null: parents[i] < i, -1 = after the last cached
 // token) its position is base_len + depth, and it sees only the cached tokens and its ancestors. A row at position t sees the positions
-// max(0, t - window + 1) to t. With `firsts` (encoders, chains alone) row r sees the positions firsts[r] to positions[r], which may be
-// behind its own.
+// max(0, t - window + 1) to t. In a segment with a view (layout/sparse_view.h) the window is its `recent`, and a row whose window begins
+// behind its sinks also sees positions 0 to sinks - 1: they count as a span of their own, merged before all others. With `firsts`
+// (encoders, chains alone) row r sees the positions firsts[r] to positions[r], which may be behind its own.
 //
 // Numerics (per row and head; independent of segments, chunks, blocks and threads):
 //   score[j]  = (sum over d in order, fma, of K[j][d] q[d]) * scale, then soft cap if > 0, then, with linear biases,
@@ -26,6 +27,7 @@
 #include <stdint.h>
 
 #include "kernels/layout/kv_layout.h"
+#include "kernels/layout/sparse_view.h"
 #include "kernels/ops/context.h"
 
 namespace llmi {
@@ -38,6 +40,7 @@ struct AttentionSegment {
   int64_t base_len;
   const int32_t* block_table;
   const int32_t* parents = nullptr;  // [num_rows] or null
+  SparseView view = {};
 };
 
 struct AttentionArgs {
@@ -116,20 +119,35 @@ LLMI_HD static inline int64_t FirstVisible(int64_t position, int64_t window) {
 LLMI_HD static inline int64_t AttentionFirstVisible(const AttentionArgs& args, int64_t row) {
   return FirstVisible(args.positions[row], args.window);
 }
-// The same where rows may see those behind them, which no device knows.
-static inline int64_t AttentionFirstSeen(const AttentionArgs& args, int64_t row) {
-  return args.firsts != nullptr ? args.firsts[row] : AttentionFirstVisible(args, row);
+// The same where rows may see those behind them, or less than a window says, which no device knows: where a row's window begins, or 0 if it
+// meets the sinks. row: of the batch.
+static inline int64_t AttentionFirstSeen(const AttentionArgs& args, const AttentionSegment& segment, int64_t row) {
+  if (args.firsts != nullptr) return args.firsts[row];
+  const int64_t first = FirstVisible(args.positions[row], segment.view.streams() ? segment.view.recent : args.window);
+  return first <= segment.view.sinks ? 0 : first;
+}
+// The first positions that the row sees apart from its window.
+static inline int64_t AttentionSinksSeen(const AttentionArgs& args, const AttentionSegment& segment, int64_t row) {
+  return AttentionFirstSeen(args, segment, row) > 0 ? segment.view.sinks : 0;
 }
 
-// The spans that hold what a task's rows see: span s holds positions [256 s, 256 s + 256).
+// The spans that hold what a task's rows see: span s holds positions [256 s, 256 s + 256). If any of them sees sinks apart from its window,
+// these are the first one (IsSinkSpan), by whatever number.
 struct SpanRange {
   int64_t first;
   int64_t end;
 };
 
 static inline SpanRange AttentionSpans(const AttentionArgs& args, const AttentionTask& task) {
-  const int64_t begin = args.segments[task.segment].row_begin + task.row_begin;
-  return {AttentionFirstSeen(args, begin) / kAttentionSpan, args.positions[begin + task.num_rows - 1] / kAttentionSpan + 1};
+  const AttentionSegment& segment = args.segments[task.segment];
+  const int64_t begin = segment.row_begin + task.row_begin;
+  const int64_t last = begin + task.num_rows - 1;
+  const int64_t first = AttentionFirstSeen(args, segment, begin) / kAttentionSpan;
+  return {AttentionSinksSeen(args, segment, last) > 0 ? first - 1 : first, args.positions[last] / kAttentionSpan + 1};
+}
+static inline bool IsSinkSpan(const AttentionArgs& args, const AttentionTask& task, int64_t span) {
+  const AttentionSegment& segment = args.segments[task.segment];
+  return span < AttentionFirstSeen(args, segment, segment.row_begin + task.row_begin) / kAttentionSpan;
 }
 
 // Partials: the results of one span, which let threads share one task's spans. For each row of the task and each of its heads:

@@ -9,14 +9,18 @@
 namespace llmi {
 namespace {
 
-// Slots that the row sees, ascending: cached ones inside the window, its ancestors, itself.
+// Slots that the row sees, ascending: sinks, cached ones inside the window, its ancestors, itself.
 std::vector<int64_t> VisibleSlots(const AttentionArgs& args, const AttentionSegment& segment, int64_t row) {
-  const int64_t first = AttentionFirstVisible(args, segment.row_begin + row);
+  const int64_t first = AttentionFirstSeen(args, segment, segment.row_begin + row);
+  const int64_t sinks = AttentionSinksSeen(args, segment, segment.row_begin + row);
+  const auto sees = [&](int64_t position) { return position >= first || position < sinks; };
   std::vector<int64_t> slots;
-  for (int64_t slot = first; slot < segment.base_len; ++slot) slots.push_back(slot);
+  for (int64_t slot = 0; slot < segment.base_len; ++slot) {
+    if (sees(slot)) slots.push_back(slot);
+  }
   std::vector<int64_t> own;
   for (int64_t node = row; node >= 0; node = segment.parents == nullptr ? node - 1 : segment.parents[node]) {
-    if (args.positions[segment.row_begin + node] >= first) own.push_back(segment.base_len + node);
+    if (sees(args.positions[segment.row_begin + node])) own.push_back(segment.base_len + node);
   }
   slots.insert(slots.end(), own.rbegin(), own.rend());
   return slots;

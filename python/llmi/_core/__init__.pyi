@@ -361,6 +361,9 @@ class SpeculationConfig(_Bound):
 class Steering(_Bound):
     def __init__(self, *, layers: Sequence[int], values: NDArray[np.float32], digest: str) -> None: ...
 
+class SparseView(_Bound):
+    def __init__(self, *, sinks: int = ..., recent: int = ...) -> None: ...
+
 class LabSequence(_Bound):
     @property
     def token_ids(self) -> NDArray[np.int32]: ...
@@ -382,6 +385,7 @@ class LabSequence(_Bound):
         layer_logits: Sequence[int],
         attention: Sequence[int],
         steering: Steering | None,
+        view: SparseView,
     ) -> None: ...
     def close(self) -> None: ...
 
@@ -436,6 +440,7 @@ class Request(_Bound):
         source: LabSequence | None,
         cache_salt: str,
         steering: Steering | None,
+        view: SparseView,
         trace: bool,
         beams: Mapping[str, object] | None,  # the fields of BeamParams in csrc/engine/beams/params.h; early_stopping: "no", "yes", "never"
     ) -> None: ...
@@ -695,6 +700,7 @@ def hidden_rows(
     layers: Sequence[int],
     normed: bool,
     second_texts: Sequence[int | None] = ...,
+    view: SparseView = ...,
 ) -> list[dict[int, NDArray[np.float32]]]: ...
 def head(engine: Engine, hidden: NDArray[np.float32], shortlist: Sequence[int] | None, in_drafter: bool) -> NDArray[np.float32]: ...
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, cast
 
 from llmi.cli.console import check_folder_of, given_text, show
 from llmi.cli.engine_flags import add_engine_flags, given_engine_options
@@ -19,9 +21,25 @@ def add_eval_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--window", type=int, default=512, help="tokens of a window")
     parser.add_argument("--skip", type=int, default=1, help="tokens at each window's beginning that are not scored")
     parser.add_argument("--answers", type=int, default=0, metavar="N", help="compare N greedy answers, too")
+    parser.add_argument(
+        "--sparse-attention",
+        metavar="JSON",
+        default=argparse.SUPPRESS,
+        help='what the models\' rows see, not those of the base, as in SamplingParams: \'{"method": "streaming", ...}\'',
+    )
     parser.add_argument("--output", metavar="FILE", default=argparse.SUPPRESS, help="write the figures here, as JSON")
     parser.add_argument("--plot", metavar="FILE", default=argparse.SUPPRESS, help="draw KL over bytes (needs matplotlib)")
     add_engine_flags(parser, "eval")
+
+
+def _sparse_attention(text: str) -> Mapping[str, Any] | None:
+    from llmi.params.sampling import SAMPLING
+
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InvalidParamsError(f"--sparse-attention is no JSON: {error}", "sparse_attention") from None
+    return cast("Mapping[str, Any] | None", SAMPLING["sparse_attention"].parse(value))
 
 
 def run_eval(arguments: argparse.Namespace) -> int:
@@ -41,6 +59,7 @@ def run_eval(arguments: argparse.Namespace) -> int:
         window=arguments.window,
         skip=arguments.skip,
         answers=arguments.answers,
+        sparse_attention=_sparse_attention(arguments.sparse_attention) if hasattr(arguments, "sparse_attention") else None,
         **given_engine_options(arguments),
     )
     show(table(results))

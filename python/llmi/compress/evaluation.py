@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from llmi.compress.results import Difference, Evaluation
 from llmi.compress.texts import given_texts, judged_text
 from llmi.errors import InvalidParamsError
 from llmi.llm import LLM
-from llmi.params.sampling import SamplingParams
+from llmi.params.sampling import SAMPLING, SamplingParams
 from llmi.training.turns import turns
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def evaluate(
     window: int = 512,
     skip: int = 1,
     answers: int = 0,
+    sparse_attention: Mapping[str, Any] | None = None,
     **engine_args: object,
 ) -> Evaluation:
     """A model's perplexity, and beside a base the divergence of its distribution, its answers and its speed.
@@ -63,6 +64,8 @@ def evaluate(
         Tokens at the beginning of each window that are not scored. window // 2 is what llama-perplexity leaves out.
     answers : int
         Greedy answers of at most 64 tokens that are compared.
+    sparse_attention : mapping, optional
+        As in SamplingParams, of the model, not of the base.
     **engine_args
         Of the model's LLM, not of the base's: so `base` may be the same file.
 
@@ -80,7 +83,9 @@ def evaluate(
     >>> result.kl, result.same_top, result.num_tokens
     (0.0, 1.0, 6)
     """
-    [result] = evaluate_all([model], base=base, texts=texts, window=window, skip=skip, answers=answers, **engine_args)
+    [result] = evaluate_all(
+        [model], base=base, texts=texts, window=window, skip=skip, answers=answers, sparse_attention=sparse_attention, **engine_args
+    )
     return result
 
 
@@ -92,11 +97,13 @@ def evaluate_all(
     window: int = 512,
     skip: int = 1,
     answers: int = 0,
+    sparse_attention: Mapping[str, Any] | None = None,
     **engine_args: object,
 ) -> list[Evaluation]:
     """`evaluate` of several models over one base, which is loaded and read once."""
     window, answers = parse(_WINDOW, "window", window), parse(_COUNT, "answers", answers)
     skip = parse(Whole(1, window - 1, f"an integer in [1, window - 1], which is [1, {window - 1}]"), "skip", skip)
+    sees = SAMPLING["sparse_attention"].parse(sparse_attention)
     given, named = given_texts(texts)
     results = []
     with progress(len(models), "models") as bar:
@@ -104,7 +111,7 @@ def evaluate_all(
         try:
             for model in models:
                 with LLM(model, **engine_args) as llm:  # type: ignore[arg-type]
-                    results.append(_beside(_Judged(llm, window, skip), original, given, named, answers))
+                    results.append(_beside(_Judged(llm, window, skip, sees), original, given, named, answers))
                 bar.update(1)
         finally:
             if original is not None:
@@ -115,8 +122,8 @@ def evaluate_all(
 class _Judged:
     """A model, and what it made of windows and questions: a base is asked once for several models."""
 
-    def __init__(self, llm: LLM, window: int, skip: int) -> None:
-        self.llm, self.window, self.skip = llm, window, skip
+    def __init__(self, llm: LLM, window: int, skip: int, sparse_attention: Mapping[str, Any] | None = None) -> None:
+        self.llm, self.window, self.skip, self.sparse_attention = llm, window, skip, sparse_attention
         if window > llm.model_info.max_model_len:
             raise InvalidParamsError(f"window = {window} is more than the model's context of {llm.model_info.max_model_len}", "window")
         self._rows: dict[tuple[int, ...], NDArray[np.float32]] = {}
@@ -126,13 +133,25 @@ class _Judged:
         """The rows before each scored token, after the final norm: ready for the head."""
         key = tuple(window)
         if key not in self._rows:
-            self._rows[key] = self.llm.hidden_states([window], normed=True)[0][-1][self.skip - 1 : -1].copy()
+            self._rows[key] = self._hidden(window)[self.skip - 1 : -1].copy()
         return self._rows[key]
+
+    def _hidden(self, window: list[int]) -> NDArray[np.float32]:
+        rows: NDArray[np.float32] = self.llm.hidden_states([window], normed=True, sparse_attention=self.sparse_attention)[0][-1]
+        return rows
+
+    @property
+    def name(self) -> str:
+        """The file's, and what its rows see."""
+        name = Path(self.llm.model_info.path).name
+        if self.sparse_attention is None:
+            return name
+        return f"{name} ({', '.join(f'{key} {value}'.removeprefix('method ') for key, value in self.sparse_attention.items())})"
 
     def answers(self, questions: list[str]) -> list[Any]:
         """Greedy answers."""
         if not self._answers:
-            params = SamplingParams(temperature=0, max_tokens=_ANSWER_TOKENS)
+            params = SamplingParams(temperature=0, max_tokens=_ANSWER_TOKENS, sparse_attention=self.sparse_attention)
             if self.llm.tokenizer.chat_template:
                 chats = [[{"role": "user", "content": question}] for question in questions]
                 self._answers = self.llm.chat(chats, params, use_tqdm=False)
@@ -199,9 +218,9 @@ def _beside(judged: _Judged, base: _Judged | None, texts: list[str | list[int]],
         measured = list(pool.map(lambda window: _measure(judged, base, window), windows))
     joined = np.concatenate(measured, axis=1)
     losses = [-float(part[0].mean()) for part in measured]
-    speeds = _speeds(judged.llm, windows[0])
+    speeds = _speeds(judged, windows[0])
     result = Evaluation(
-        model=Path(judged.llm.model_info.path).name,
+        model=judged.name,
         base=None,
         text=named,
         bytes=sum(file.size for file in judged.llm._files.files),
@@ -238,13 +257,15 @@ def _types(llm: LLM) -> set[str]:
     return {tensor.stored_as or tensor.dtype for tensor in tensors if len(tensor.shape) > 1}
 
 
-def _speeds(llm: LLM, window: list[int]) -> tuple[float, float]:
+def _speeds(judged: _Judged, window: list[int]) -> tuple[float, float]:
     """Tokens a second of a prompt, and of one sequence: medians."""
+    llm = judged.llm
+    params = SamplingParams(max_tokens=_DECODED, temperature=0, ignore_eos=True, sparse_attention=judged.sparse_attention)
     prompts, steps = [], []
     length = min(len(window), llm.model_info.max_model_len - _DECODED)
     for _ in range(_ROUNDS):
         llm.reset_prefix_cache()
-        [output] = llm.generate([window[: max(length, 1)]], max_tokens=_DECODED, temperature=0, ignore_eos=True, use_tqdm=False)
+        [output] = llm.generate([window[: max(length, 1)]], params, use_tqdm=False)
         prompts.append(len(output.prompt_token_ids) / output.metrics.time_to_first_token_s)
         gaps = float(output.metrics.inter_token_latencies_s.sum())
         steps.append(len(output.metrics.inter_token_latencies_s) / gaps if gaps else math.nan)

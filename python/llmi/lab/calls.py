@@ -28,6 +28,7 @@ class LabCalls:
         seed: int | None = None,
         capture: Capture | None = None,
         steering: Mapping[int, Any] | None = None,
+        sparse_attention: Mapping[str, Any] | None = None,
     ) -> TokenSequence:
         """A token sequence to extend, fork and roll back by hand. Nothing is computed until logits are read.
 
@@ -39,11 +40,12 @@ class LabCalls:
         capture : Capture, optional
             Inner values to keep.
         steering : mapping of int to array [hidden_size], optional
+        sparse_attention : mapping, optional
             As in SamplingParams.
         """
         from llmi.lab.sequence import open_sequence  # noqa: PLC0415 (which loads NumPy)
 
-        return open_sequence(self, prompt, seed, capture, steering)
+        return open_sequence(self, prompt, seed, capture, steering, sparse_attention)
 
     def extend(self: Session, tokens: Mapping[TokenSequence, Iterable[int] | TokenTree]) -> dict[TokenSequence, Any]:
         """Extends several sequences in one forward: {sequence: logits [num_new, vocab_size]}. An empty list only prefills."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from llmi import _core
 from llmi.base.kinds import Flag, array_of, parse, show
@@ -11,6 +11,8 @@ from llmi.errors import InvalidParamsError, OutOfMemoryError, PromptTooLongError
 from llmi.lab.expert_use import ExpertUse, expert_use
 from llmi.lab.weights import Weights
 from llmi.params.options import option
+from llmi.params.sampling import SAMPLING
+from llmi.requests.sparse import core_view
 from llmi.text.prompts import Prompt, as_list, check_unsteered, token_list, tokenize, warn_of_markup
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class ModelRows:
         *,
         normed: bool = False,
         parse_special: bool | None = None,
+        sparse_attention: Mapping[str, Any] | None = None,
     ) -> list[dict[int, F32]]:
         """Hidden states at every token of prompts. No head runs, so a row costs what a prompt's token costs; other prompts change no bit of
         it.
@@ -50,6 +53,8 @@ class ModelRows:
             After the model's final norm: of the last layer, what the head reads and transformers calls the last hidden state.
         parse_special : bool, optional
             As in generate.
+        sparse_attention : mapping, optional
+            As in SamplingParams.
 
         Returns
         -------
@@ -66,7 +71,8 @@ class ModelRows:
         >>> (llm.head(rows[-1:])[0] == llm.sequence("The sea").logits).all()  # doctest: +SKIP
         True
         """
-        return hidden_states(self, prompts, layers, parse(Flag(), "normed", normed), parse_special)
+        sees = SAMPLING["sparse_attention"].parse(sparse_attention)
+        return hidden_states(self, prompts, layers, parse(Flag(), "normed", normed), parse_special, core_view(sees))
 
     def head(self: Session, hidden: ArrayLike, *, shortlist: Iterable[int] | None = None) -> F32 | tuple[I32, F32]:
         """Logits of hidden states, from the engine's own packed head: the bits that a step computes for such a row.
@@ -117,7 +123,12 @@ class ModelRows:
 
 
 def hidden_states(
-    llm: Session, prompts: Prompt | Iterable[Prompt], layers: Iterable[int], normed: bool, parse_special: bool | None
+    llm: Session,
+    prompts: Prompt | Iterable[Prompt],
+    layers: Iterable[int],
+    normed: bool,
+    parse_special: bool | None,
+    view: _core.SparseView,
 ) -> list[dict[int, F32]]:
     """LLM.hidden_states."""
     from llmi.lab.capture import Capture, capture_layers  # noqa: PLC0415 (loads NumPy)
@@ -128,7 +139,7 @@ def hidden_states(
     counted, _, _ = capture_layers(Capture(hidden_states=named), llm.model_info.num_layers)
     rows: list[dict[int, F32]] = []
     for group in _groups(_ids_of(llm, prompts, parse_special), llm._engine_args.max_num_batched_tokens):
-        rows += _rows(llm, group, sorted(set(counted)), normed)
+        rows += _rows(llm, group, sorted(set(counted)), normed, view)
     return [{layer: row[place] for layer, place in zip(named, counted, strict=True)} for row in rows]
 
 
@@ -168,13 +179,13 @@ def _groups(sequences: list[list[int]], num_tokens: int) -> Iterator[list[list[i
         yield group
 
 
-def _rows(llm: Session, group: list[list[int]], layers: list[int], normed: bool) -> list[dict[int, F32]]:
+def _rows(llm: Session, group: list[list[int]], layers: list[int], normed: bool, view: _core.SparseView) -> list[dict[int, F32]]:
     try:
-        return call_core(_core.hidden_rows, llm._engine, group, layers, normed)
+        return call_core(_core.hidden_rows, llm._engine, group, layers, normed, view=view)
     except OutOfMemoryError:  # of KV cache, for all of them at once
         if len(group) == 1:
             raise
-    return [row for ids in group for row in _rows(llm, [ids], layers, normed)]
+    return [row for ids in group for row in _rows(llm, [ids], layers, normed, view)]
 
 
 def head(llm: Session, hidden: object, shortlist: Iterable[int] | None, in_drafter: bool = False) -> F32 | tuple[I32, F32]:

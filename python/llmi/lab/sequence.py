@@ -31,6 +31,7 @@ from llmi.params.rows import combined
 from llmi.params.sampling import SAMPLING, SamplingParams
 from llmi.params.structured import StructuredOutputsParams
 from llmi.requests.resolve import resolve_params
+from llmi.requests.sparse import core_view
 from llmi.requests.steering import core_steering
 from llmi.structured import constraint_of
 from llmi.structured.thinking import written
@@ -76,6 +77,8 @@ class TokenSequence(StaysHere, HeldPrompt):
         The key of its noise.
     steering : mapping or None
         {layer: vector} that it was made with; its forks have it, too, and so have requests that continue it.
+    sparse_attention : mapping or None
+        What its rows see, likewise.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class TokenSequence(StaysHere, HeldPrompt):
         self._attention: dict[int, F32] = {}
         self._draws = Draws()  # of sample()
         self.steering: Mapping[int, F32] | None = None if parent is None else parent.steering
+        self.sparse_attention: Mapping[str, Any] | None = None if parent is None else parent.sparse_attention
         self._constraint: tuple[Constraint[Any], int] | None = None  # of `constrain`, and where it begins
         self._places: dict[str, Any] = {}  # where the sequence stands in its constraint
         owner = OWNER.get()
@@ -166,7 +170,12 @@ class TokenSequence(StaysHere, HeldPrompt):
             return 0.0
         if self.prompt_len == 0:
             raise InvalidParamsError("the first token of a sequence without a prompt has no probability", "prompt")
-        return float(self.llm._score([ids], False, self.steering)[0].prompt_token_logprobs[self.prompt_len - 1 :].astype(np.float64).sum())
+        return float(
+            self.llm._score([ids], False, self.steering, self.sparse_attention)[0]
+            .prompt_token_logprobs[self.prompt_len - 1 :]
+            .astype(np.float64)
+            .sum()
+        )
 
     # --- what can be done with it
 
@@ -323,6 +332,10 @@ class TokenSequence(StaysHere, HeldPrompt):
         return self.steering
 
     @property
+    def _sparse_attention(self) -> Mapping[str, Any] | None:
+        return self.sparse_attention
+
+    @property
     def _is_constrained(self) -> bool:
         return self._constraint is not None
 
@@ -384,6 +397,12 @@ class TokenSequence(StaysHere, HeldPrompt):
             raise UnsupportedCombinationError(
                 "steering changes the model's rows, and this sequence's are computed: give it to llm.sequence()", "steering", "sequence"
             )
+        if params.sparse_attention is not None and params.sparse_attention != self.sparse_attention and not self._drafts:
+            raise UnsupportedCombinationError(
+                "sparse_attention changes the model's rows, and this sequence's are computed: give it to llm.sequence()",
+                "sparse_attention",
+                "sequence",
+            )
         if params.thinking_token_budget is not None and not self._drafts:
             raise UnsupportedCombinationError(
                 "thinking_token_budget counts the tokens of a request: a sequence's tokens are your own, so count them there, or use"
@@ -441,8 +460,13 @@ def probabilities(drawn: Drawn, params: SamplingParams) -> F32:
     return result
 
 
-def open_sequence(llm: Session, prompt: object, seed: int | None, capture: Capture | None, steering: object = None) -> TokenSequence:
+def open_sequence(
+    llm: Session, prompt: object, seed: int | None, capture: Capture | None, steering: object = None, sparse_attention: object = None
+) -> TokenSequence:
     """llm.sequence()."""
+    sees = cast("Mapping[str, Any] | None", SAMPLING["sparse_attention"].parse(sparse_attention))
+    if sees is None and isinstance(prompt, TokenSequence):
+        sees = prompt.sparse_attention
     seed = parse(SEED, "seed", seed)
     own_steering = cast("Mapping[int, F32] | None", SAMPLING["steering"].parse(steering))
     if capture is not None and not isinstance(capture, Capture):
@@ -450,7 +474,7 @@ def open_sequence(llm: Session, prompt: object, seed: int | None, capture: Captu
     if isinstance(prompt, TokenSequence):
         if prompt.llm is not llm:
             prompt = prompt.token_ids
-        elif capture is None and (own_steering is None or own_steering == prompt.steering):
+        elif capture is None and (own_steering is None or own_steering == prompt.steering) and sees == prompt.sparse_attention:
             child = prompt.fork()
             child.prompt_len, child._draws = len(child), Draws()  # what was drawn is prompt now, as in generate
             if seed is not None:
@@ -466,9 +490,9 @@ def open_sequence(llm: Session, prompt: object, seed: int | None, capture: Captu
     if isinstance(prompt, TokenSequence) and own_steering is None:
         own_steering = prompt.steering
     layers = capture_layers(capture or Capture(), llm.model_info.num_layers)
-    core = _core.LabSequence(llm._engine, ids, *layers, core_steering(own_steering, llm._spec))
+    core = _core.LabSequence(llm._engine, ids, *layers, core_steering(own_steering, llm._spec), core_view(sees))
     sequence = TokenSequence(llm, core, len(ids), secrets.randbits(64) if seed is None else seed, text, None)
-    sequence.steering = own_steering
+    sequence.steering, sequence.sparse_attention = own_steering, sees
     return sequence
 
 

@@ -27,6 +27,7 @@ from llmi.base.kinds import (
 from llmi.params.options import LIMITS, MANY, SEED, DefaultInt, field, number
 from llmi.params.repetition import RepetitionKind
 from llmi.params.rows import is_message
+from llmi.params.sparse import SparseKind
 from llmi.params.steering import SteeringKind
 from llmi.params.steps import ORDERS, STEPS
 
@@ -289,6 +290,14 @@ class EditFields:
         " the embedding's output. Positions are those of prompt, output and negative prompt (Turner et al., 2023). Hidden states and"
         " drafters that read them see the steered stream, draft models do not, and cached blocks serve requests with the same steering"
         " alone.",
+    )
+    sparse_attention: Mapping[str, Any] | None = field(
+        None,
+        SparseKind(),
+        "{'method': 'streaming', 'sinks': 4, 'window': 508}: each row of prompt and output sees the first 4 positions and the last 508, its"
+        " own included (Xiao et al., 2024). Positions stay absolute, and blocks that the window has passed are given back. What a row sees"
+        " depends on its own tokens alone, so batch, chunks and prefix hits change no bit; cached blocks serve requests with the same"
+        " numbers alone. On the CPU, for models without windows, sinks, states or latents of their own.",
     )
     logit_bias: Mapping[int, float] | None = field(None, Maybe(Bias(LIMITS["logit_bias"])), "Added to logits; -inf bans.")
     bad_words: str | list[str] | list[list[int]] | None = field(

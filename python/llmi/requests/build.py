@@ -15,6 +15,7 @@ from llmi.params.rows import combined, layers_of
 from llmi.params.sampling import SAMPLING, SamplingParams
 from llmi.params.steps import order_of
 from llmi.requests.resolve import Resolved
+from llmi.requests.sparse import core_view
 from llmi.requests.steering import core_steering
 from llmi.requests.submission import Submission
 from llmi.text.breakers import token_sequences
@@ -132,6 +133,7 @@ class RequestBuilder:
             source=submission.source,
             cache_salt=submission.cache_salt,
             steering=core_steering(params.steering, self.spec),
+            view=core_view(params.sparse_attention),
             trace=submission.trace,
             beams=beams,
         )

@@ -199,6 +199,8 @@ def _fill(llm: Session, submission: Submission, prompt: ResolvedPrompt, request_
     submission.cache_salt = cache_salt(item)
     if is_sequence(item) and item._steering is not None and params.steering is None:  # it goes on as it was made
         params.steering, use.sources["steering"] = item._steering, "user"
+    if is_sequence(item) and item._sparse_attention is not None and params.sparse_attention is None:
+        params.sparse_attention, use.sources["sparse_attention"] = item._sparse_attention, "user"
     if isinstance(prompt.speculation, LlmiError):
         raise prompt.speculation
     if use.beams is not None:

@@ -34,7 +34,7 @@ else:
 #: The counts of outputs without drafts, and of those whose counts come at their end. Nobody writes to it.
 _NO_DRAFTS = _core.SpeculationStats()
 #: Parameters that change the model's own numbers.
-_ON_MODEL = ("steering", "guidance_scale", "negative_prompt", "dola_layers")
+_ON_MODEL = ("steering", "sparse_attention", "guidance_scale", "negative_prompt", "dola_layers")
 
 
 class PartialOutput:

@@ -100,7 +100,7 @@ class ParticleFilter(Settings):
         check_parameters(resolved)
         check_unconstrained(prompt, "a ParticleFilter", "constraint")
         seed = derive_seed(llm._seed, 0) if resolved.params.seed is None else resolved.params.seed
-        root = llm.sequence(prompt, seed=seed, steering=resolved.params.steering)
+        root = llm.sequence(prompt, seed=seed, steering=resolved.params.steering, sparse_attention=resolved.params.sparse_attention)
         try:
             root.prompt_len = len(root)
             llm._builder.fit_max_tokens(resolved, root.prompt_len)

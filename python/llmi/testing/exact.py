@@ -68,9 +68,9 @@ def exact_distribution(llm: LLM, prompt: Prompt, sampling_params: SamplingParams
     UnsupportedCombinationError
     """
     num_tokens = parse(_NUM_TOKENS, "num_tokens", num_tokens)
-    steering = sampling_params.steering if isinstance(sampling_params, SamplingParams) else None
+    given = sampling_params if isinstance(sampling_params, SamplingParams) else SamplingParams()
     nodes = [_Node((), at_the_beginning(), 1.0)]
-    with llm.sequence(prompt, steering=steering) as root:
+    with llm.sequence(prompt, steering=given.steering, sparse_attention=given.sparse_attention) as root:
         tree = _Tree(root, sampling_params, num_tokens)
         for _ in range(num_tokens):
             nodes = tree.grow(nodes)

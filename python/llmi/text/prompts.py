@@ -62,6 +62,11 @@ class HeldPrompt:
         raise NotImplementedError
 
     @property
+    def _sparse_attention(self) -> Mapping[str, Any] | None:
+        """What its rows see; None: all."""
+        raise NotImplementedError
+
+    @property
     def _is_constrained(self) -> bool:
         """Whether what it draws next keeps to a constraint of its own."""
         raise NotImplementedError
@@ -83,7 +88,14 @@ class HeldPrompt:
 
 
 def check_unsteered(prompt: object, what: str) -> None:
-    """Raises UnsupportedCombinationError for a steered sequence: `what` runs the plain model."""
+    """Raises UnsupportedCombinationError for a sequence that is steered or sees a part alone: `what` runs the plain model."""
+    if is_sequence(prompt) and prompt._sparse_attention is not None:
+        raise UnsupportedCombinationError(
+            f"{what} runs the model with full attention, and the TokenSequence has sparse_attention: give its token_ids if they alone are"
+            " meant",
+            "sparse_attention",
+            what,
+        )
     if is_sequence(prompt) and prompt._steering is not None:
         raise UnsupportedCombinationError(
             f"{what} runs the model without steering, and the TokenSequence is steered: give its token_ids if they alone are meant",

@@ -12,15 +12,17 @@
 namespace llmi::reference {
 namespace {
 
-// Computes the partials of one span for one query (AttentionPartialSize).
-void AttendSpan(const AttentionArgs& args, const AttentionSegment& segment, int64_t row, int64_t head, int64_t span, float* partial) {
+// Computes the partials of one span for one query (AttentionPartialSize). of_sinks: the span is that of the sinks, and begins at 0.
+void AttendSpan(const AttentionArgs& args, const AttentionSegment& segment, int64_t row, int64_t head, int64_t span, bool of_sinks,
+                float* partial) {
   const KvView& kv = args.kv;
   const int64_t kv_head = head / (args.num_heads / kv.num_kv_heads);
   const float* q = args.q + (segment.row_begin + row) * args.q_stride + head * kv.head_dim;
   const int64_t position = args.positions[segment.row_begin + row];
-  const int64_t first = AttentionFirstSeen(args, segment.row_begin + row);
+  const int64_t first = of_sinks ? 0 : AttentionFirstSeen(args, segment, segment.row_begin + row);
+  const int64_t last = of_sinks ? AttentionSinksSeen(args, segment, segment.row_begin + row) - 1 : position;
   const int64_t begin = span > first ? span : first;
-  const int64_t end = span + kAttentionSpan <= position ? span + kAttentionSpan : position + 1;
+  const int64_t end = span + kAttentionSpan <= last ? span + kAttentionSpan : last + 1;
   for (int64_t d = 0; d < kv.head_dim; ++d) partial[d] = 0.0f;
   partial[kv.head_dim + 1] = kAttentionNothingSeen;
   if (begin >= end) return;
@@ -63,9 +65,10 @@ void AttendSpan(const AttentionArgs& args, const AttentionSegment& segment, int6
 }  // namespace
 
 void attention_span(const AttentionArgs& args, const AttentionTask& task, int64_t span, float* partials) {
+  const bool of_sinks = IsSinkSpan(args, task, span);
   for (int64_t row = task.row_begin; row < task.row_begin + task.num_rows; ++row) {
     for (int64_t head = task.head_begin; head < task.head_begin + task.num_heads; ++head) {
-      AttendSpan(args, args.segments[task.segment], row, head, span * kAttentionSpan, partials);
+      AttendSpan(args, args.segments[task.segment], row, head, of_sinks ? 0 : span * kAttentionSpan, of_sinks, partials);
       partials += AttentionPartialSize(args.kv.head_dim);
     }
   }

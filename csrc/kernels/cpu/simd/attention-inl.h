@@ -30,8 +30,8 @@ inline int64_t CollectQueries(const AttentionArgs& args, const AttentionTask& ta
   for (int64_t row = segment.row_begin + task.row_begin; row < segment.row_begin + task.row_begin + task.num_rows; ++row) {
     for (int64_t head = task.head_begin; head < task.head_begin + task.num_heads; ++head) {
       queries[count++] = {args.q + row * args.q_stride + head * args.kv.head_dim,
-                          args.out + row * args.out_stride + head * args.kv.head_dim, AttentionFirstSeen(args, row), args.positions[row],
-                          head};
+                          args.out + row * args.out_stride + head * args.kv.head_dim, AttentionFirstSeen(args, segment, row),
+                          args.positions[row], head};
     }
   }
   return count;
@@ -164,16 +164,16 @@ inline bool FindNextTiles(const AttentionArgs& args, const AttentionTask& task, 
   if (of == nullptr) return false;
   const AttentionSegment& segment = args.segments[of->segment];
   const int64_t begin_row = segment.row_begin + of->row_begin;
-  const int64_t first = AttentionFirstSeen(args, begin_row);
+  const int64_t first = AttentionFirstSeen(args, segment, begin_row);
   const int64_t next_span = in_task ? span + kAttentionSpan : first / kAttentionSpan * kAttentionSpan;
   FindTiles(args, *of, next_span, first, SharedEnd(segment, args.positions[begin_row + of->num_rows - 1]), next);
   return true;
 }
 
-// Finds the tiles of one span and computes the task's partials.
+// Finds the tiles of the span that begins at position `span`, and computes the task's partials. path_end: the position of its last row.
 template <typename Element>
 void SpanPartials(const AttentionArgs& args, const AttentionTask& task, const Query* queries, int64_t num_queries, int64_t span,
-                  float* partials) {
+                  int64_t path_end, float* partials) {
   const AttentionSegment& segment = args.segments[task.segment];
   const int64_t first = queries[0].first;
   const int64_t last = queries[num_queries - 1].last;
@@ -183,10 +183,11 @@ void SpanPartials(const AttentionArgs& args, const AttentionTask& task, const Qu
   const int64_t shared_end = SharedEnd(segment, last);
   FindTiles(args, task, span, first, shared_end, &tiles);
   if (segment.parents != nullptr && span + kAttentionSpan > shared_end) {
-    GatherPath<Element>(args, task, last, span, scratch, &tiles);
+    GatherPath<Element>(args, task, path_end, span, scratch, &tiles);
   }
   SpanTiles next = tiles;
-  if (num_queries <= kScoreQueries && FindNextTiles(args, task, span, last, &next)) {  // with more queries arithmetic is the bottleneck
+  // With more queries arithmetic is the bottleneck.
+  if (num_queries <= kScoreQueries && last == path_end && FindNextTiles(args, task, span, last, &next)) {
     tiles.next = &next;
     AttendSpan<Element, true>(args, queries, num_queries, span, tiles, partials);
   } else {
@@ -195,18 +196,35 @@ void SpanPartials(const AttentionArgs& args, const AttentionTask& task, const Qu
 }
 
 void SpanPartials(const AttentionArgs& args, const AttentionTask& task, const Query* queries, int64_t num_queries, int64_t span,
-                  float* partials) {
+                  int64_t path_end, float* partials) {
 #ifdef LLMI_ONLY_BF16_CACHE
-  SpanPartials<Bfloat16>(args, task, queries, num_queries, span, partials);
+  SpanPartials<Bfloat16>(args, task, queries, num_queries, span, path_end, partials);
 #else
   switch (args.kv.type) {
-    case KvType::kInt8: return SpanPartials<int8_t>(args, task, queries, num_queries, span, partials);
-    case KvType::kF8: return SpanPartials<Float8>(args, task, queries, num_queries, span, partials);
-    case KvType::kF16: return SpanPartials<uint16_t>(args, task, queries, num_queries, span, partials);
-    case KvType::kBF16: return SpanPartials<Bfloat16>(args, task, queries, num_queries, span, partials);
-    case KvType::kF32: return SpanPartials<float>(args, task, queries, num_queries, span, partials);
+    case KvType::kInt8: return SpanPartials<int8_t>(args, task, queries, num_queries, span, path_end, partials);
+    case KvType::kF8: return SpanPartials<Float8>(args, task, queries, num_queries, span, path_end, partials);
+    case KvType::kF16: return SpanPartials<uint16_t>(args, task, queries, num_queries, span, path_end, partials);
+    case KvType::kBF16: return SpanPartials<Bfloat16>(args, task, queries, num_queries, span, path_end, partials);
+    case KvType::kF32: return SpanPartials<float>(args, task, queries, num_queries, span, path_end, partials);
   }
 #endif
+}
+
+// A span by its number in AttentionSpans.
+inline void NumberedSpan(const AttentionArgs& args, const AttentionTask& task, const Query* queries, int64_t num_queries, int64_t span,
+                         float* partials) {
+  const int64_t path_end = queries[num_queries - 1].last;
+  if (!IsSinkSpan(args, task, span)) {
+    return SpanPartials(args, task, queries, num_queries, span * kAttentionSpan, path_end, partials);
+  }
+  const AttentionSegment& segment = args.segments[task.segment];
+  Query sinks[kMaxTaskQueries];
+  for (int64_t i = 0; i < num_queries; ++i) {
+    sinks[i] = queries[i];
+    sinks[i].first = 0;
+    sinks[i].last = (queries[i].first > 0 ? segment.view.sinks : 0) - 1;
+  }
+  SpanPartials(args, task, sinks, num_queries, 0, path_end, partials);
 }
 
 // For each query, the state of the merge after some spans; the merged values are in the query's out.
@@ -280,7 +298,7 @@ void attention(const AttentionArgs& args, const AttentionTask& task) {
   float partials[kMaxTaskQueries * AttentionPartialSize(kMaxHeadDim)];
   const SpanRange spans = AttentionSpans(args, task);
   for (int64_t span = spans.first; span < spans.end; ++span) {
-    SpanPartials(args, task, queries, num_queries, span * kAttentionSpan, partials);
+    NumberedSpan(args, task, queries, num_queries, span, partials);
     MergeSpan(queries, num_queries, head_dim, partials, &merged);
   }
   EndMerge(args, queries, num_queries, &merged);
@@ -292,7 +310,7 @@ void attention_span(const AttentionArgs& args, const AttentionTask& task, int64_
 #endif
   Query queries[kMaxTaskQueries];
   const int64_t num_queries = CollectQueries(args, task, queries);
-  SpanPartials(args, task, queries, num_queries, span * kAttentionSpan, partials);
+  NumberedSpan(args, task, queries, num_queries, span, partials);
 }
 
 void attention_merge(const AttentionArgs& args, const AttentionTask& task, int64_t num_spans, const float* partials) {
