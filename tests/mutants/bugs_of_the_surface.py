@@ -227,4 +227,20 @@ BUGS = [
         "(scales[:, :4] >> 4) << 6",
         "compress/test_quantize.py",
     ),
+    Mutant(
+        "experts are told of the first one's rows",
+        "csrc/model",
+        "Take",
+        "AddSquares(context, args.x + begin * num_cols, count",
+        "AddSquares(context, args.x, count",
+        "compress/test_calibration.py",
+    ),
+    Mutant(
+        "products of columns of one tile are left out",
+        "csrc/model",
+        "AddProducts",
+        "{begin / kTileRows, num_tiles}",
+        "{begin / kTileRows + 1, num_tiles}",
+        "compress/test_calibration.py",
+    ),
 ]
