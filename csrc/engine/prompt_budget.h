@@ -1,6 +1,7 @@
 // How many prompt tokens may join a step of decodes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "speculative/cost_curve.h"
@@ -14,7 +15,10 @@ inline int64_t PromptBudgetOf(const CostCurve& curve, double decode_ratio, doubl
   constexpr int64_t kMinPromptBudget = 8;
   const double limit = kStallFactor * decode_ratio * curve.Seconds(num_decodes);
   int64_t budget = kMinPromptBudget;
-  while (budget < max_num_rows && mixed_ratio * curve.Seconds(num_decodes + budget + 1) <= limit) ++budget;
+  for (int64_t end = std::max(budget, max_num_rows) + 1; end - budget > 1;) {  // more rows never take less
+    const int64_t middle = budget + (end - budget) / 2;
+    (mixed_ratio * curve.Seconds(num_decodes + middle) <= limit ? budget : end) = middle;
+  }
   return budget;
 }
 
