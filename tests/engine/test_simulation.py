@@ -132,7 +132,10 @@ def test_traces_that_are_refused(tiny_path: Callable[..., Path], trace: Any, wor
     "options, words",
     [
         ({"replicas": 0}, "replicas"),
-        ({"policy": "orca"}, "policy"),
+        ({"policy": "nope"}, "policy is one of fcfs, .*, mooncake, or a file"),
+        ({"policy": "distserve", "replicas": 2}, "give prefill_replicas"),
+        ({"slo": {"ttft": 10}}, "ttft = 10 ms cannot be kept: a step of one row takes 11 ms"),
+        ({"costs": {"base_s": 1, "row_s": 1, "link_bytes_s": 0}}, "link_bytes_s"),
         ({"slo": {"ttfb": 1}}, "slo"),
         ({"slo": {"ttft": -1}}, "slo"),
         ({"kv_cache_memory_bytes": None}, "how large the pool is"),
@@ -141,7 +144,8 @@ def test_traces_that_are_refused(tiny_path: Callable[..., Path], trace: Any, wor
         ({"costs": {"base_s": 0, "row_s": 0}}, "above 0"),
         ({"costs": {"points": []}}, "holds base_s"),
         ({"costs": 5}, "costs"),
-        ({"prefill_replicas": 1}, "not simulated so far"),
+        ({"prefill_replicas": 1}, "prefill_replicas = 1 of replicas = 1 leaves none"),
+        ({"prefill_replicas": 1, "replicas": 2}, "link_bytes_s"),
         ({"tensor_parallel_size": 2}, "not simulated so far"),
     ],
 )

@@ -47,6 +47,14 @@ BUGS = [
         _SIMULATED,
     ),
     Mutant(
+        "a transfer costs nothing",
+        "python/llmi/simulation",
+        "_transfer",
+        "way.handed_s = free_s = max(free_s, end_s) + seconds",
+        "way.handed_s = free_s = max(free_s, end_s)",
+        "engine/test_simulated_policies.py",
+    ),
+    Mutant(
         "a recording leaves out the tokens that drafts brought",
         "csrc/engine",
         "OnCommit",

@@ -34,6 +34,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="processes that hold each model, besides one without weights that answers; one that dies costs no answer",
         **unset,
     )
+    parser.add_argument(
+        "--policy",
+        metavar="FILE",
+        help="with --replicas: a Python file with key, route or admit, as `llmi simulate --policy` takes",
+        **unset,
+    )
     where = parser.add_argument_group("where it listens")
     where.add_argument("--host", default="127.0.0.1", help="an address of this machine")
     where.add_argument("--port", type=int, default=8000, help="0: one that is free")
@@ -186,7 +192,13 @@ def load(arguments: argparse.Namespace, path: str, num_threads: int, max_queue: 
 
     options = {"on_worker_failure": "restart", **given_engine_options(arguments), "num_threads": num_threads}
     if not hasattr(arguments, "replicas"):
+        if hasattr(arguments, "policy"):
+            raise InvalidParamsError("--policy says where requests go: give --replicas N", "policy")
         return AsyncLLM(path, max_queue=max_queue, **options)
+    from llmi.replicas.policy import PolicyFile
     from llmi.server.front import Front
 
-    return AsyncLLM(llm=Front(path, **{**options, "data_parallel_size": arguments.replicas}), max_queue=max_queue)
+    policy = PolicyFile(arguments.policy) if hasattr(arguments, "policy") else None
+    if policy is not None and policy.has_key:
+        options["scheduling_policy"] = policy
+    return AsyncLLM(llm=Front(path, policy=policy, **{**options, "data_parallel_size": arguments.replicas}), max_queue=max_queue)

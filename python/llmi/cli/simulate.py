@@ -8,7 +8,6 @@ from typing import Any
 
 from llmi.cli.bench_serve import bounds_of
 from llmi.cli.console import show
-from llmi.engine.options import POLICIES
 from llmi.errors import InvalidParamsError
 
 
@@ -20,9 +19,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--replay", action="store_true", help="TRACE is a file of LLM.record_steps: does the scheduler choose the same? (exit code 1: no)"
     )
     parser.add_argument("-m", "--model", help="a model or, with --costs, a config.json", **unset)
-    parser.add_argument("--policy", choices=POLICIES, default="fcfs", help="which waiting request runs next")
+    parser.add_argument(
+        "--policy", default="llmi", help="a scheduling policy, a published system (docs/simulator.md), or a .py file of yours"
+    )
     parser.add_argument("--costs", metavar="FILE", help="what steps take, from `llmi bench --costs` (default: measured here)", **unset)
     parser.add_argument("--replicas", type=int, default=1, help="engines")
+    parser.add_argument("--prefill-replicas", type=int, default=0, help="of them, those that compute prompts for the others")
     parser.add_argument("--max-num-seqs", type=int, default=256, help="most sequences in a step")
     parser.add_argument("--max-num-batched-tokens", type=int, default=2048, help="most tokens in a step")
     parser.add_argument("--kv-cache-memory-bytes", type=int, help="of each engine's cache; needed with --costs", **unset)
@@ -46,6 +48,7 @@ def simulate_command(arguments: argparse.Namespace) -> int:
         policy=arguments.policy,
         costs=getattr(arguments, "costs", None),
         replicas=arguments.replicas,
+        prefill_replicas=arguments.prefill_replicas,
         max_num_seqs=arguments.max_num_seqs,
         max_num_batched_tokens=arguments.max_num_batched_tokens,
         kv_cache_memory_bytes=getattr(arguments, "kv_cache_memory_bytes", None),

@@ -10,6 +10,7 @@ from typing import Any
 from llmi import _core
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.models.files import OpenModel
+from llmi.replicas.policy import PolicyFile
 from llmi.replicas.process import Folder
 from llmi.replicas.replica import Places
 
@@ -35,7 +36,7 @@ class Openings:
 
     def __init__(self, given: Mapping[str, Any], files: OpenModel, count: int) -> None:
         for name, value in (("scheduling_policy", given["scheduling_policy"]), ("tokenizer", given["tokenizer"])):
-            if value is not None and not isinstance(value, str | os.PathLike):
+            if value is not None and not isinstance(value, str | os.PathLike | PolicyFile):
                 raise UnsupportedCombinationError(
                     f"data_parallel_size = {count} starts processes, and {name} is an object of this one: give its "
                     + ("name" if name == "scheduling_policy" else "path"),
@@ -50,8 +51,11 @@ class Openings:
             self.places.remove()
             raise
         self.speculates = _is_plain(given["speculative_config"])
+        policy = given["scheduling_policy"]
+        self._policy_file = policy.path if isinstance(policy, PolicyFile) else None
         self._arguments = {
             **{name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in given.items() if name not in _OWN},
+            "scheduling_policy": "fcfs" if isinstance(given["scheduling_policy"], PolicyFile) else given["scheduling_policy"],
             "model": str(files.path),
             "hf_overrides": json.loads(given["hf_overrides"] or "{}") or None,
             "speculative_config": given["speculative_config"] if self.speculates else None,
@@ -63,6 +67,7 @@ class Openings:
             "arguments": {**self._arguments, "num_threads": self.threads[index]},
             "most_kv_bytes": self.most_kv_bytes,
             "fingerprint": fingerprint,
+            "policy_file": self._policy_file,
         }
 
 

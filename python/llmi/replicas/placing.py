@@ -6,7 +6,7 @@ import hashlib
 import struct
 from collections.abc import Iterable, Sequence
 
-_BLOCK = 16  # token ids
+BLOCK = 16  # token ids
 _MOST_KNOWN = 1 << 16
 _FAR_MORE = 4  # sequences that a replica may have on top of twice those of the least busy one
 
@@ -37,8 +37,8 @@ class Beginnings:
 def chain_of(token_ids: Sequence[int], salt: str) -> list[bytes]:
     """The chained hashes of a text's whole blocks."""
     chain, last = [], salt.encode()
-    for begin in range(0, len(token_ids) - _BLOCK + 1, _BLOCK):
-        last = hashlib.blake2b(last + struct.pack(f"<{_BLOCK}I", *token_ids[begin : begin + _BLOCK]), digest_size=16).digest()
+    for begin in range(0, len(token_ids) - BLOCK + 1, BLOCK):
+        last = hashlib.blake2b(last + struct.pack(f"<{BLOCK}I", *token_ids[begin : begin + BLOCK]), digest_size=16).digest()
         chain.append(last)
     return chain
 

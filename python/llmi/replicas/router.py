@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from llmi import _core
-from llmi.errors import EngineClosedError, EngineError, LlmiError, WorkerDiedError, call_core
+from llmi.errors import EngineClosedError, EngineError, HookError, LlmiError, QueueFullError, WorkerDiedError, call_core
 from llmi.replicas.answering import Answers
 from llmi.replicas.asked import Asked, can_travel
 from llmi.replicas.channel import Channel
 from llmi.replicas.identity import difference
-from llmi.replicas.placing import Beginnings, chain_of, choose
+from llmi.replicas.placing import BLOCK, Beginnings, chain_of, choose
+from llmi.replicas.policy import PolicyFile, ReplicaView, RoutedRequest
 from llmi.replicas.pooled import Pools
 from llmi.replicas.records import whole_number
 from llmi.replicas.replica import Places, Replica
@@ -49,9 +50,12 @@ class Router:
         Where they run.
     first : int
         The number of the first process: 1 where this process is replica 0.
+    policy : PolicyFile, optional
+        Says where requests go, and which are taken. Only where no engine is in this process.
     """
 
-    def __init__(self, openings: Sequence[Mapping[str, Any]], places: Places, first: int) -> None:
+    def __init__(self, openings: Sequence[Mapping[str, Any]], places: Places, first: int, policy: PolicyFile | None = None) -> None:
+        self._policy = policy
         self.closed = threading.Event()
         self.identity: dict[str, Any] = {}  # of all that may get requests; {} until the first one is ready
         self._places = places
@@ -324,7 +328,14 @@ class Router:
         if not loads:
             self._waiting.append(entry)
             return False
-        place = choose(loads, entry.chain) - takes_local
+        if self._policy is not None and self._policy.places and not takes_local:
+            try:
+                place = self._ask(self._policy, entry, ready, is_new)
+            except (HookError, QueueFullError) as error:
+                entry.fail(error)
+                return False
+        else:
+            place = choose(loads, entry.chain) - takes_local
         if place < 0:
             if is_new:
                 return True
@@ -334,6 +345,24 @@ class Router:
             return False
         self._send(entry, ready[place])
         return False
+
+    def _ask(self, policy: PolicyFile, entry: UnderWay, ready: Sequence[Replica], is_new: bool) -> int:
+        """The place that a user's policy gives a request. Raises HookError, and QueueFullError where it is not taken."""
+        asked = entry.asked
+        most = int(asked.sampling_params.get("max_tokens") or 0)
+        request = RoutedRequest(str(asked.id), asked.priority, entry.record.arrival_time_s, len(asked.prompt_token_ids), most)
+        views = [
+            ReplicaView(
+                replica.num_sequences,
+                sum(len(other.asked.prompt_token_ids) for other in replica.under_way.values() if not other.has_begun),
+                BLOCK * replica.known.count(entry.chain),
+            )
+            for replica in ready
+        ]
+        if is_new and not policy.admit(request, views):
+            raise QueueFullError(f"policy {policy.path} does not take this request now: send it again later")
+        place = policy.route(request, views)
+        return choose([(replica.num_sequences, replica.known) for replica in ready], entry.chain) if place is None else place
 
     def _send(self, entry: UnderWay, replica: Replica) -> None:
         replica.under_way[entry.asked.id] = entry

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,6 +16,7 @@ from llmi.llm import LLM
 from llmi.models import by_name
 from llmi.models.files import OpenModel, open_model
 from llmi.replicas.opening import Openings
+from llmi.replicas.policy import PolicyFile
 from llmi.replicas.router import Router
 from llmi.requests.submission import Speculation, Submission
 from llmi.speculation.config import parse_speculation
@@ -69,7 +71,15 @@ class Engines:
 
 
 class Front(LLM):
-    """An LLM for a server, with `data_parallel_size` processes that hold the model. It answers what can travel: text, tokens, forms."""
+    """An LLM for a server, with `data_parallel_size` processes that hold the model. It answers what can travel: text, tokens, forms.
+
+    policy : PolicyFile, optional
+        A user's, which says where requests go.
+    """
+
+    def __init__(self, model: str | os.PathLike[str], *, policy: PolicyFile | None = None, **options: Any) -> None:
+        self._placing = policy
+        super().__init__(model, **options)
 
     @staticmethod
     def _load_drafts(value: object, files: OpenModel, spec: ModelSpec, layers: Sequence[int]) -> tuple[object, Any, Any, dict[str, Any]]:
@@ -79,7 +89,7 @@ class Front(LLM):
         files = open_model(by_name.resolve(given["model"], given["revision"]))
         count = given["data_parallel_size"]
         openings = Openings(given, files, count)
-        router = Router([openings.of(index, fingerprint=True) for index in range(count)], openings.places, first=0)
+        router = Router([openings.of(index, fingerprint=True) for index in range(count)], openings.places, first=0, policy=self._placing)
         self._router = self._front_router = router
         try:
             super()._open({**given, "data_parallel_size": 1, "tensor_parallel_size": 1, "tensor_split": None}, layers, files)

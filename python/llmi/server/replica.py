@@ -18,6 +18,7 @@ from llmi.replicas.answering import Answers
 from llmi.replicas.asked import Asked
 from llmi.replicas.identity import identity_of
 from llmi.replicas.opening import takes_too_much
+from llmi.replicas.policy import PolicyFile
 from llmi.replicas.process import watch_parent
 from llmi.replicas.records import error_as_json, token_ids, whole_number
 from llmi.replicas.wire import BrokenMessageError, Connection, encode
@@ -85,6 +86,8 @@ class Replica:
     def _open(self, message: dict[str, Any]) -> None:
         try:
             arguments, most = message["arguments"], message["most_kv_bytes"]
+            if message["policy_file"] is not None:
+                arguments["scheduling_policy"] = PolicyFile(message["policy_file"])
             llm = open_share(arguments, most)
             ready = {
                 "kind": "ready",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import json
 import math
@@ -11,6 +12,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from llmi.base.kinds import Real, parse
 from llmi.errors import InvalidParamsError
 from llmi.llm import LLM
 from llmi.params.sampling import SamplingParams
@@ -32,6 +34,8 @@ class Costs:
         Rows and seconds, rows ascending; linear between two points and beyond the last two. A point below its left neighbour counts as that
         one: more rows never take less.
     kv_s : float
+    link_bytes_s : float, optional
+        Bytes a second from a replica that computes prompts to others; needed with prefill_replicas.
     note : str
         Of what and where it was measured.
 
@@ -43,6 +47,7 @@ class Costs:
     points: tuple[tuple[int, float], ...]
     kv_s: float = 0.0
     note: str = ""
+    link_bytes_s: float | None = None
 
     def __post_init__(self) -> None:
         points = tuple((rows, seconds) for rows, seconds in self.points)
@@ -55,15 +60,26 @@ class Costs:
             _check_seconds("a point", seconds, positive=True)
             last = rows
         _check_seconds("kv_s", self.kv_s, positive=False)
+        if self.link_bytes_s is not None:
+            parse(Real(0, 1e18, "bytes a second above 0", open_low=True), "costs: link_bytes_s", self.link_bytes_s)
         object.__setattr__(self, "points", tuple((rows, float(seconds)) for rows, seconds in points))
         object.__setattr__(self, "kv_s", float(self.kv_s))
 
+    def seconds(self, rows: int, kv_tokens: int = 0) -> float:
+        """Of a step."""
+        last = self.points[-1]
+        at = bisect.bisect_left(self.points, (rows, 0.0))
+        if len(self.points) == 1 or at == 0:
+            return self.points[0][1] + self.kv_s * kv_tokens
+        (low, low_s), (high, high_s) = self.points[at - 1 : at + 1] if rows <= last[0] else self.points[-2:]
+        return low_s + max(0.0, high_s - low_s) / (high - low) * (rows - low) + self.kv_s * kv_tokens
+
     @classmethod
-    def formula(cls, base_s: float, row_s: float, kv_s: float = 0.0) -> Costs:
+    def formula(cls, base_s: float, row_s: float, kv_s: float = 0.0, link_bytes_s: float | None = None) -> Costs:
         """base_s + row_s x rows + kv_s x tokens of K and V."""
         _check_seconds("base_s", base_s, positive=False)
         _check_seconds("row_s", row_s, positive=False)
-        return cls(((1, base_s + row_s), (2, base_s + 2 * row_s)), kv_s, f"{base_s:g} + {row_s:g} rows + {kv_s:g} kv")
+        return cls(((1, base_s + row_s), (2, base_s + 2 * row_s)), kv_s, f"{base_s:g} + {row_s:g} rows + {kv_s:g} kv", link_bytes_s)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Costs:
@@ -84,19 +100,25 @@ class Costs:
         if not isinstance(given, Mapping):
             raise _bad(f"is Costs, a file or a mapping, not {type(given).__name__}")
         names = set(given)
-        if names <= {"base_s", "row_s", "kv_s"} and {"base_s", "row_s"} <= names:
+        if names <= {"base_s", "row_s", "kv_s", "link_bytes_s"} and {"base_s", "row_s"} <= names:
             return cls.formula(**given)
-        if given.get("format") != _FORMAT or names - {"format", "points", "kv_s", "note"} or not isinstance(given.get("points"), list):
+        if (
+            given.get("format") != _FORMAT
+            or names - {"format", "points", "kv_s", "note", "link_bytes_s"}
+            or not isinstance(given.get("points"), list)
+        ):
             raise _bad(
                 f"holds base_s, row_s and kv_s, or format {_FORMAT!r} with points and kv_s; it has {', '.join(map(str, names))[:80]}"
             )
         if not all(isinstance(point, list) and len(point) == 2 for point in given["points"]):
             raise _bad("points are pairs [rows, seconds]")
-        return cls(tuple((rows, seconds) for rows, seconds in given["points"]), given.get("kv_s", 0.0), str(given.get("note", "")))
+        points = tuple((rows, seconds) for rows, seconds in given["points"])
+        return cls(points, given.get("kv_s", 0.0), str(given.get("note", "")), given.get("link_bytes_s"))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes JSON."""
-        text = json.dumps({"format": _FORMAT, "points": [list(point) for point in self.points], "kv_s": self.kv_s, "note": self.note})
+        fields = {"format": _FORMAT, **dataclasses.asdict(self)}
+        text = json.dumps({name: value for name, value in fields.items() if value is not None})
         try:
             Path(path).write_text(text + "\n", encoding="utf-8")
         except OSError as error:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from llmi.base.lazy_numpy import np
+from llmi.errors import InvalidParamsError
 
 if TYPE_CHECKING:
     import pandas
@@ -22,12 +23,13 @@ class SimulationResult:
     """A simulated load.
 
     requests : dict of arrays
-        arrival_s, first_token_s, end_s, input_tokens, output_tokens, cached_tokens, num_preemptions, replica.
+        arrival_s, first_token_s, end_s (NaN where a request was turned away), input_tokens, output_tokens, cached_tokens,
+        num_preemptions, replica, prefill_replica (-1: none of its own; replica is -1, too, where it was turned away), transferred_bytes.
     steps : dict of arrays
         start_s, seconds, rows, decodes, prompt_tokens, kv_tokens (the lengths of its sequences after it), used_pages, replica.
     summary : dict
         Seconds of ttft, tpot and e2el at p50, p90 and p99 (None where the load is not stable, or has no such value), goodput (requests a
-        second that keep `slo`; None without one), hit_share, pool_share, is_stable and more.
+        second that keep `slo`; None without one), hit_share, pool_share, transferred_bytes, num_turned_away, is_stable and more.
     """
 
     requests: Mapping[str, NDArray[Any]]
@@ -69,8 +71,10 @@ def summarize(
     requests: Mapping[str, NDArray[Any]], steps: Mapping[str, NDArray[Any]], slo: Mapping[str, float] | None, pool_pages: int, hits: float
 ) -> dict[str, Any]:
     """See SimulationResult. slo: bounds in ms. pool_pages: of all replicas."""
-    arrival, first, end = (requests[name] for name in ("arrival_s", "first_token_s", "end_s"))
-    outputs = requests["output_tokens"]
+    taken = requests["replica"] >= 0
+    if not taken.any():
+        raise InvalidParamsError("simulate: the policy turned every request away", "policy")
+    arrival, first, end, outputs = (requests[name][taken] for name in ("arrival_s", "first_token_s", "end_s", "output_tokens"))
     stable = is_stable(arrival, first, end)
     several = outputs > 1
     values = {"ttft": first - arrival, "e2el": end - arrival, "tpot": np.zeros(len(arrival))}
@@ -87,7 +91,8 @@ def summarize(
     used = float((steps["used_pages"] * steps["seconds"]).sum() / busy / pool_pages) if busy else 0.0
     return {
         "is_stable": stable,
-        "num_requests": len(arrival),
+        "num_requests": len(taken),
+        "num_turned_away": int((~taken).sum()),
         "duration_s": duration,
         "requests_per_s": len(arrival) / duration,
         "output_tokens_per_s": float(outputs.sum()) / duration,
@@ -97,7 +102,7 @@ def summarize(
         "most_pool_share": float(steps["used_pages"].max() / pool_pages) if len(steps["rows"]) else 0.0,
         "hit_share": hits,
         "num_preemptions": int(requests["num_preemptions"].sum()),
-        "transferred_bytes": 0,
+        "transferred_bytes": int(requests["transferred_bytes"].sum()),
     }
 
 

@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from llmi import _core
-from llmi.base.kinds import Choice, Maybe, Place, Real, Whole, parse
-from llmi.base.lazy_numpy import np
-from llmi.engine.options import POLICIES
-from llmi.errors import InvalidParamsError, UnsupportedCombinationError, call_core
+from llmi.base.kinds import Maybe, Place, Real, Whole, parse
+from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.llm import LLM
 from llmi.loadtest.settings import SLO_NAMES
 from llmi.models import by_name
 from llmi.models.inspection import inspect_model
-from llmi.replicas.placing import Beginnings, chain_of, choose
+from llmi.replicas.policy import PolicyFile
 from llmi.simulation.costs import Costs, measure_costs
+from llmi.simulation.fleet import Fleet, Site
+from llmi.simulation.policies import NAMED, Policy
 from llmi.simulation.result import SimulationResult, summarize
-from llmi.simulation.trace import TracedRequest, traced_requests
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from llmi.simulation.trace import traced_requests
 
 _BYTES = 2**63 - 1
-_NOT_YET = ("prefill_replicas", "tensor_parallel_size", "pipeline_parallel_size")
 
 
 def simulate(  # noqa: PLR0913 (what a user may change)
     trace: object,
     *,
     model: str | os.PathLike[str] | None = None,
-    policy: str = "fcfs",
+    policy: str | os.PathLike[str] = "llmi",
     costs: object = None,
     replicas: int = 1,
     prefill_replicas: int = 0,
@@ -54,14 +50,16 @@ def simulate(  # noqa: PLR0913 (what a user may change)
         As `llmi bench serve --trace` reads it: timestamp (ms), input_length, output_length, and hash_ids where prompts share beginnings.
     model : str or path, optional
         With `costs` a config.json is enough: its K and V take the pool's pages.
-    policy : str
-        A scheduling_policy of LLM.
+    policy : str or path
+        A scheduling_policy of LLM, the name of a published system (docs/simulator.md), or a file of your own: `key`, `route`, `admit`.
     costs : Costs, path or dict, optional
         None: measured here, with the model's weights.
     replicas : int
-        Engines; requests are placed as `llmi serve --replicas` places them.
-    prefill_replicas, tensor_parallel_size, pipeline_parallel_size
-        Only their defaults, so far.
+        Engines; requests are placed as `llmi serve --replicas` places them, unless the policy says otherwise.
+    prefill_replicas : int
+        So many of them compute prompts and hand K and V over, which takes the time that `costs` say (link_bytes_s).
+    tensor_parallel_size, pipeline_parallel_size
+        Only 1, so far.
     max_num_seqs, max_num_batched_tokens : int
     kv_cache_memory_bytes : int, optional
         Of each engine. None: with measured costs, what the engine chose here; else it must be given.
@@ -72,12 +70,11 @@ def simulate(  # noqa: PLR0913 (what a user may change)
 
     Raises
     ------
-    InvalidParamsError, ModelFileError, UnsupportedModelError
+    InvalidParamsError, ModelFileError, UnsupportedModelError, HookError
     """
-    for name, value, plain in zip(_NOT_YET, (prefill_replicas, tensor_parallel_size, pipeline_parallel_size), (0, 1, 1), strict=True):
-        if value != plain:
+    for name, value in (("tensor_parallel_size", tensor_parallel_size), ("pipeline_parallel_size", pipeline_parallel_size)):
+        if value != 1:
             raise UnsupportedCombinationError(f"simulate: {name} = {value!r} is not simulated so far: leave it out", name, "replicas")
-    parse(Choice(POLICIES), "policy", policy)
     counts = {
         "replicas": (replicas, 10_000),
         "max_num_seqs": (max_num_seqs, 1 << 20),
@@ -85,6 +82,8 @@ def simulate(  # noqa: PLR0913 (what a user may change)
     }
     for name, (value, most) in counts.items():
         parse(Whole(1, most), name, value)
+    named, own = _policy_of(policy)
+    _check_pools(named, policy, replicas, parse(Whole(0, 10_000), "prefill_replicas", prefill_replicas))
     parse(Whole(0, 2**31 - 1), "seed", seed)
     parse(Maybe(Place()), "model", model)
     bounds = _bounds(slo)
@@ -98,29 +97,44 @@ def simulate(  # noqa: PLR0913 (what a user may change)
             raise InvalidParamsError(
                 "simulate: with costs of elsewhere, kv_cache_memory_bytes says how large the pool is", "kv_cache_memory_bytes"
             )
+    if prefill_replicas and used.link_bytes_s is None:
+        raise InvalidParamsError("simulate: with prefill_replicas the costs say how fast K and V travel: link_bytes_s", "costs")
+    _check_bounds(bounds, used)
     spec, source = _spec_of(model)
-    engines = [
-        call_core(
-            _core.SimulatedEngine,
-            spec,
-            source,
-            scheduling_policy=policy,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            waiting_served_ratio=0.0,
-            enable_chunked_prefill=True,
-            enable_prefix_caching=True,
-            streams=True,
-            points=list(used.points),
-            kv_s=used.kv_s,
-            block_size=16,
-            kv_cache_dtype="float16",
-            kv_cache_memory_bytes=memory,
+    site = Site(spec, source, len(json.loads(spec)["layers"]), used, max_num_seqs, max_num_batched_tokens, memory)
+    longest = max(len(request.tokens) for request in requests)
+    most_ttft_s = bounds["ttft"] / 1e3 if bounds is not None and "ttft" in bounds else None
+    fleet = Fleet(site, named, own, replicas, prefill_replicas, longest, most_ttft_s)
+    fleet.run(requests)
+    columns, steps = fleet.requests(requests), fleet.steps()
+    pages = sum(engine.num_pages for engine in fleet.engines)
+    return SimulationResult(columns, steps, summarize(columns, steps, bounds, pages, fleet.hit_share()))
+
+
+def _policy_of(given: str | os.PathLike[str]) -> tuple[Policy, PolicyFile | None]:
+    """The policy of this name, or llmi's own with what a file of the user's says."""
+    if given in NAMED:
+        return NAMED[str(given)], None
+    if isinstance(given, os.PathLike) or (isinstance(given, str) and given.endswith(".py")):
+        return NAMED["llmi"], PolicyFile(given)
+    raise InvalidParamsError(f"policy is one of {', '.join(NAMED)}, or a file that ends in .py, not {given!r:.60}", "policy")
+
+
+def _check_pools(named: Policy, policy: object, replicas: int, prefill_replicas: int) -> None:
+    if prefill_replicas >= replicas:
+        raise InvalidParamsError(
+            f"prefill_replicas = {prefill_replicas} of replicas = {replicas} leaves none that decodes: give fewer", "prefill_replicas"
         )
-        for _ in range(replicas)
-    ]
-    places = _run(engines, requests)
-    return _result(engines, requests, places, bounds)
+    if named.has_pools and not prefill_replicas:
+        raise InvalidParamsError(f"policy {policy!r} has a pool that computes prompts: give prefill_replicas", "prefill_replicas")
+
+
+def _check_bounds(bounds: Mapping[str, float] | None, costs: Costs) -> None:
+    """Refuses a goal that no step can keep."""
+    least = 1e3 * costs.seconds(1)
+    for name, bound in (bounds or {}).items():
+        if bound < least:
+            raise InvalidParamsError(f"slo: {name} = {bound:g} ms cannot be kept: a step of one row takes {least:.4g} ms", "slo")
 
 
 def _bounds(slo: Mapping[str, float] | None) -> dict[str, float] | None:
@@ -144,48 +158,3 @@ def _spec_of(model: str | os.PathLike[str] | None) -> tuple[str, str]:
     report = inspect_model(path)
     assert report.spec is not None, "inspect_model reads a spec"
     return report.spec.to_json(), str(path)
-
-
-def _run(engines: Sequence[_core.SimulatedEngine], requests: Sequence[TracedRequest]) -> list[int]:
-    """Runs all requests; returns the engine of each."""
-    known = [Beginnings() for _ in engines]
-    places = []
-    for number, request in enumerate(requests):
-        place = 0
-        if len(engines) > 1:
-            for engine in engines:
-                engine.run_until(request.arrival_s)
-            chain = chain_of(request.tokens.tolist(), "")
-            place = choose([(engine.num_under_way, beginnings) for engine, beginnings in zip(engines, known, strict=True)], chain)
-            known[place].add(chain)
-        try:
-            call_core(engines[place].add, request.tokens, request.num_output, request.arrival_s)
-        except InvalidParamsError as error:
-            raise InvalidParamsError(f"trace, request {number}: {error}", "trace") from None
-        places.append(place)
-    for engine in engines:
-        call_core(engine.run_to_end)
-    return places
-
-
-def _result(
-    engines: Sequence[_core.SimulatedEngine], requests: Sequence[TracedRequest], places: Sequence[int], slo: Mapping[str, float] | None
-) -> SimulationResult:
-    place_of = np.asarray(places, dtype=np.int64)
-    found = [engine.requests() for engine in engines]
-    columns: dict[str, NDArray[Any]] = {}
-    for name in found[0]:
-        column = np.empty(len(requests), dtype=found[0][name].dtype)
-        for place, part in enumerate(found):
-            column[place_of == place] = part[name]
-        columns[name] = column
-    columns["input_tokens"] = np.asarray([len(request.tokens) for request in requests], dtype=np.int64)
-    columns["replica"] = place_of
-    parts = [engine.steps() for engine in engines]
-    steps = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    steps["replica"] = np.concatenate([np.full(len(part["rows"]), place, dtype=np.int64) for place, part in enumerate(parts)])
-    order = np.argsort(steps["start_s"], kind="stable")
-    steps = {name: column[order] for name, column in steps.items()}
-    queries = sum(engine.num_prefix_queries for engine in engines)
-    hits = sum(engine.num_prefix_hits for engine in engines) / queries if queries else 0.0
-    return SimulationResult(columns, steps, summarize(columns, steps, slo, sum(engine.num_pages for engine in engines), hits))
