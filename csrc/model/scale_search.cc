@@ -78,7 +78,7 @@ class SearchedBlock {
   // Makes the levels of the nearest codes, and keeps the grid if its error is the least so far.
   void Judge(const ScaleAndLow& grid) {
     const float inverse = grid.scale != 0.0f ? 1.0f / grid.scale : 0.0f;
-    float errors[ScaleSearch::kMostSize];
+    float errors[ScaleSearch::kMostSize] = {};
     if (search_.levels.empty()) {
       const auto least = static_cast<float>(search_.least), most = static_cast<float>(search_.most);
       for (int64_t i = 0; i < size_; ++i) {
@@ -109,7 +109,7 @@ class SearchedBlock {
 
   // What fits the levels best; `now` where nothing is determined.
   ScaleAndLow Fitted(const ScaleAndLow& now) const {
-    float squares[ScaleSearch::kMostSize], products[ScaleSearch::kMostSize];
+    float squares[ScaleSearch::kMostSize] = {}, products[ScaleSearch::kMostSize] = {};
     for (int64_t i = 0; i < size_; ++i) {
       const float weighted = weights_[i] * levels_[i];
       squares[i] = weighted * levels_[i];
@@ -118,7 +118,7 @@ class SearchedBlock {
     const float square = SumOfHalves(squares, size_), product = SumOfHalves(products, size_);
     const ScaleAndLow alone = {square > 0 ? Stored(product / square) : now.scale, 0};
     if (!search_.has_minimum) return alone;
-    float totals[ScaleSearch::kMostSize], means[ScaleSearch::kMostSize], firsts[ScaleSearch::kMostSize];
+    float totals[ScaleSearch::kMostSize] = {}, means[ScaleSearch::kMostSize] = {}, firsts[ScaleSearch::kMostSize] = {};
     for (int64_t i = 0; i < size_; ++i) {
       totals[i] = weights_[i];
       means[i] = weights_[i] * values_[i];
@@ -136,7 +136,7 @@ class SearchedBlock {
   const int64_t size_;
   const float* values_;
   const float* weights_;
-  float levels_[ScaleSearch::kMostSize];
+  float levels_[ScaleSearch::kMostSize] = {};
   ScaleAndLow best_;
   float error_ = std::numeric_limits<float>::infinity();
   bool first_ = true;
