@@ -18,7 +18,7 @@ set(LLMI_CORE_SOURCES
   model/checkpoints/tensor_list.cc model/checkpoints/torchao.cc
   model/attention_capture.cc model/attention_layer.cc model/batch_bytes.cc model/decoder.cc model/decoder_head.cc model/decoder_ranks.cc model/eagle.cc model/eagle_loader.cc model/error_feedback.cc model/drafter_tensors.cc model/medusa.cc model/medusa_loader.cc model/dequantize.cc model/expert_layer.cc model/expert_use.cc model/layer_input.cc model/head_tiles.cc model/work.cc
   model/file_kind.cc model/grid_blocks.cc model/grids.cc model/inert.cc model/input_sums.cc model/latent_attention.cc model/layer_pass.cc model/loader.cc model/mixer.cc model/mlp_layer.cc model/pack.cc
-  model/position_values.cc model/quantize.cc model/rank_attention.cc model/rank_calls.cc model/rank_plan.cc model/ranks.cc model/recurrence_layer.cc model/rope_table.cc model/scale_search.cc model/short_conv_layer.cc model/steering.cc model/sparse_attention.cc model/spec.cc model/spec_check.cc model/stored_matrix.cc model/super_blocks.cc
+  model/position_values.cc model/quantize.cc model/rank_attention.cc model/rank_calls.cc model/rank_mixers.cc model/rank_plan.cc model/ranks.cc model/recurrence_layer.cc model/rope_table.cc model/scale_search.cc model/short_conv_layer.cc model/steering.cc model/sparse_attention.cc model/spec.cc model/spec_check.cc model/stored_matrix.cc model/super_blocks.cc
   model/tensor_slots.cc model/weights.cc model/workspace.cc
   sampling/contrast.cc sampling/edits.cc sampling/law.cc sampling/logprobs.cc sampling/params.cc sampling/repetition.cc
   sampling/state.cc sampling/steps.cc sampling/filters/adaptive.cc sampling/filters/mirostat.cc

@@ -39,7 +39,8 @@ class TestDecoder {
   TestDecoder(const KernelContext& context, std::unique_ptr<Decoder> decoder, KvType kv_type, int64_t block_size, int64_t num_pages)
       : context_(context),
         decoder_(std::move(decoder)),
-        cache_(Groups(kv_type, block_size), num_pages, context_.device, StatesFor(decoder_->spec(), 64)) {
+        cache_(Groups(kv_type, block_size), num_pages, context_.device,
+               RankStates(decoder_->state_sizes(), StatesFor(decoder_->spec(), 64))) {
     if (decoder_->ranks() != nullptr) cache_.NoteEvents();
   }
   ~TestDecoder() {

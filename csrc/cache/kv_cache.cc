@@ -238,7 +238,11 @@ bool KvCache::TryRollback(KvSequence* sequence, int64_t num_tokens) {
 
 void KvCache::MoveSlot(const KvSequence& sequence, int64_t from, int64_t to) {
   if (from == to) return;
-  if (states_ != nullptr) states_->MoveRow(sequence.state, from, to);
+  if (states_ != nullptr) {
+    const StatePool::LogPlace old = StatePool::PlaceOf(sequence.state, from), next = StatePool::PlaceOf(sequence.state, to);
+    states_->CopyRow(old, next);
+    if (notes_events_) events_.push_back({kLogEvent, 0, old.chunk, next.chunk, old.row, next.row});
+  }
   if (notes_events_) NoteMove(sequence, from, to);
   for (size_t g = 0; g < groups_.groups().size(); ++g) {
     for (int layer : groups_.groups()[g].layers) KvCopySlot({.device = pool_.device()}, View(layer), sequence.tables[g].data(), from, to);

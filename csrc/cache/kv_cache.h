@@ -66,11 +66,14 @@ struct KvHostCopy {
 
 // What happened to pages between two forward passes, for caches of other processes that have the same pages.
 struct PageEvent {
-  int32_t group;  // -1: a whole page was copied; else a slot of the pages that are the index-th of a block in this KV group
+  int32_t group;  // -1: a whole page was copied; -2: a row of a log of states, and pages are its chunks; else a slot of the pages that are
+                  // the index-th of a block in this KV group
   int32_t index;
   int32_t from_page, to_page;
   int32_t from_slot, to_slot;  // within their blocks
 };
+
+constexpr int32_t kPageEvent = -1, kLogEvent = -2;  // PageEvent::group
 
 class KvCache {
  public:

@@ -20,16 +20,20 @@ void KvCache::NoteMove(const KvSequence& sequence, int64_t from, int64_t to) {
 
 bool KvCache::Knows(const PageEvent& event) const {
   const auto in_range = [](int64_t value, int64_t end) { return value >= 0 && value < end; };
+  if (event.group == kLogEvent) {
+    return states_ != nullptr && states_->Has({event.from_page, event.from_slot}) && states_->Has({event.to_page, event.to_slot});
+  }
   if (!in_range(event.from_page, pool_.num_pages()) || !in_range(event.to_page, pool_.num_pages())) return false;
-  if (event.group == -1) return true;
+  if (event.group == kPageEvent) return true;
   if (!in_range(event.group, static_cast<int64_t>(groups_.groups().size()))) return false;
   return in_range(event.index, groups_.groups()[static_cast<size_t>(event.group)].pages_per_block) &&
          in_range(event.from_slot, groups_.block_size()) && in_range(event.to_slot, groups_.block_size());
 }
 
 void KvCache::Repeat(const PageEvent& event) {
+  if (event.group == kLogEvent) return states_->CopyRow({event.from_page, event.from_slot}, {event.to_page, event.to_slot});
   const int64_t page_bytes = pool_.page_bytes();
-  if (event.group < 0) {
+  if (event.group == kPageEvent) {
     return CopyThere({.device = pool_.device()}, pool_.arena() + event.to_page * page_bytes, pool_.arena() + event.from_page * page_bytes,
                      static_cast<size_t>(page_bytes));
   }

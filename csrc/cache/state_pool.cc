@@ -159,13 +159,20 @@ bool StatePool::TryRollback(SequenceState* state, int64_t num_tokens) {
   return true;
 }
 
-uint8_t* StatePool::Row(const SequenceState& state, int64_t position) {
-  const int64_t chunk = state.log[static_cast<size_t>(position / kLogRows - state.log_first)];
-  return chunks_.arena() + chunk * sizes_.chunk_bytes() + position % kLogRows * sizes_.log_row_bytes;
+StatePool::LogPlace StatePool::PlaceOf(const SequenceState& state, int64_t position) {
+  return {state.log[static_cast<size_t>(position / kLogRows - state.log_first)], static_cast<int32_t>(position % kLogRows)};
 }
 
-void StatePool::MoveRow(const SequenceState& state, int64_t from, int64_t to) {
-  CopyThere({.device = chunks_.device()}, Row(state, to), Row(state, from), static_cast<size_t>(sizes_.log_row_bytes));
+bool StatePool::Has(const LogPlace& place) const {
+  return place.chunk >= 0 && place.chunk < chunks_.num_pages() && place.row >= 0 && place.row < kLogRows;
+}
+
+uint8_t* StatePool::Row(const LogPlace& place) {
+  return chunks_.arena() + place.chunk * sizes_.chunk_bytes() + place.row * sizes_.log_row_bytes;
+}
+
+void StatePool::CopyRow(const LogPlace& from, const LogPlace& to) {
+  CopyThere({.device = chunks_.device()}, Row(to), Row(from), static_cast<size_t>(sizes_.log_row_bytes));
 }
 
 void StatePool::Fork(const SequenceState& parent, SequenceState* child) {

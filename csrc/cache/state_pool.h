@@ -91,8 +91,13 @@ class StatePool {
   void Trim(SequenceState* state, int64_t num_tokens);
   // Goes back to num_tokens tokens. Returns false and changes nothing if no version and log lead there.
   bool TryRollback(SequenceState* state, int64_t num_tokens);
-  // The input of one slot of the KV cache becomes that of another.
-  void MoveRow(const SequenceState& state, int64_t from, int64_t to);
+  // Where the log has the input of a slot of the KV cache, and its copy to another place.
+  struct LogPlace {
+    int32_t chunk, row;
+  };
+  static LogPlace PlaceOf(const SequenceState& state, int64_t position);
+  bool Has(const LogPlace& place) const;
+  void CopyRow(const LogPlace& from, const LogPlace& to);
   void Fork(const SequenceState& parent, SequenceState* child);
   void Free(SequenceState* state);
   // Adds the sequence's references.
@@ -105,7 +110,7 @@ class StatePool {
   void VisitWritten(const SequenceState& state, const Step& step, const Visit& visit) const;
   void DropPlan(SequenceState* state);
   void DropChunks(SequenceState* state);
-  uint8_t* Row(const SequenceState& state, int64_t position);
+  uint8_t* Row(const LogPlace& place);
 
   StateSizes sizes_;
   BlockPool slots_;

@@ -21,7 +21,8 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, DraftHeads heads, KernelContext
       commands_(life_, config.check_wait) {
   Ranks* ranks = decoder_->ranks();
   const KvGroups groups = GroupsOf(decoder_->spec(), config, ranks == nullptr ? nullptr : &ranks->plan());
-  cache_ = std::make_unique<KvCache>(groups, config.num_pages, context_.device, config.states);
+  const StateSizes states = ranks == nullptr ? config.states : RankStates(decoder_->state_sizes(), config.states);
+  cache_ = std::make_unique<KvCache>(groups, config.num_pages, context_.device, states);
   if (ranks != nullptr) {
     cache_->NoteEvents();
     ranks->set_check_wait([this] {

@@ -107,7 +107,7 @@ void OpenedEngine::Load(const ModelFiles& files, const EngineOptions& options, M
       const KvGroups groups = GroupsOf(model_, config, &decoder_->ranks()->plan(), static_cast<int>(&facts - info_.ranks.data()));
       facts.kv_bytes = static_cast<uint64_t>(groups.held_page_bytes() * config_.num_pages);
     }
-    const RankStart start = {config_.num_pages, config_.max_model_len, config_.draft_kv};
+    const RankStart start = {config_.num_pages, config_.max_model_len, config_.states, config_.draft_kv};
     BeginRanks(*decoder_->ranks(), start);
     decoder_->ranks()->group().set_on_wait(nullptr);
     RestartRanks(*decoder_, options, device_.get(), start);

@@ -109,7 +109,8 @@ void ServeRank(const ModelFiles& files, const EngineOptions& options) {
     config.draft_kv = start.draft;
     config.draft_kv.held = false;
     if (device != nullptr) decoder->ReservePositions(context, start.max_model_len);
-    KvCache cache(GroupsOf(model, config, &decoder->ranks()->plan(), group.rank()), start.num_pages, device.get());
+    KvCache cache(GroupsOf(model, config, &decoder->ranks()->plan(), group.rank()), start.num_pages, device.get(),
+                  RankStates(decoder->state_sizes(), start.states));
     FollowCalls(context, *decoder, cache);
   } catch (const std::exception& error) {
     group.Leave(error.what());

@@ -37,6 +37,7 @@ std::vector<RankFacts> ExchangeFacts(Decoder& decoder, const EngineOptions& opti
 struct RankStart {
   int64_t num_pages = 0;
   int64_t max_model_len = 0;
+  StateSizes states = {};   // of all ranks together
   DraftKvShape draft = {};  // that has a place in each page of rank 0
 };
 void BeginRanks(const Ranks& ranks, RankStart start);

@@ -61,10 +61,16 @@ KvGroups GroupsOf(const ModelSpec& model, const EngineConfig& config, const Rank
 // drafting sequence writes two chunks of inputs; the largest draft takes kMaxDraftNodes of them, whatever else it keeps.
 StateSizes StatesFor(const ModelSpec& model, int64_t num_sequences) {
   StateSizes sizes = StateLayout(model).sizes();
-  if (sizes.slot_bytes == 0) return sizes;
+  if (!model.has_states()) return sizes;
   sizes.num_slots = 2 * num_sequences + 4;
   sizes.num_chunks = 2 * num_sequences + (kMaxDraftNodes + kKeptInputs) / kLogRows + 2;
   return sizes;
+}
+
+StateSizes RankStates(const StateSizes& own, const StateSizes& whole) {
+  if (whole.num_slots == 0) return {};
+  constexpr int64_t kLeastBytes = 64;  // of a rank without heads
+  return {std::max(own.slot_bytes, kLeastBytes), std::max(own.log_row_bytes, kLeastBytes), whole.num_slots, whole.num_chunks};
 }
 
 uint64_t DeviceCacheBytes(uint64_t total_bytes, uint64_t free_bytes, double utilization) {

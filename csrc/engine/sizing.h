@@ -28,6 +28,9 @@ KvGroups GroupsOf(const ModelSpec& model, const EngineConfig& config, const Rank
 // The sizes of a pool of states for num_sequences sequences; all 0 if no layer has a state.
 StateSizes StatesFor(const ModelSpec& model, int64_t num_sequences);
 
+// The same of one of several ranks, whose own states have these sizes; `whole` has the numbers of slots and chunks.
+StateSizes RankStates(const StateSizes& own, const StateSizes& whole);
+
 struct SizingRequest {
   int64_t kv_cache_memory_bytes = 0;  // 0: as much of available_bytes as the limits can use
   int64_t max_model_len = 0;          // 0: the model's limit, or what the cache holds if that is less

@@ -13,6 +13,7 @@
 #include "model/mixer.h"
 #include "model/mlp_layer.h"
 #include "model/rank_calls.h"
+#include "model/rank_mixers.h"
 
 namespace llmi {
 namespace {
@@ -368,6 +369,7 @@ ForwardResult Decoder::Run(const KernelContext& context, KvCache& cache, const F
   }
   // So that no snapshot is kept of a state that is not finite. Other steps do not wait: such a state has logits that are not finite either.
   if (context.device != nullptr && !batch.captures.empty()) context.device->FetchStateFaults(result.state_faults);
+  if (ranks_ != nullptr && !batch.states.empty()) GatherFaults(*ranks_, &result.state_faults);
   work_.AddForward(batch, cache.groups());
   CountExperts(context, batch.num_rows());
   return result;

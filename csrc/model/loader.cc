@@ -9,6 +9,7 @@
 #include "model/checkpoints/checkpoint.h"
 #include "model/file_kind.h"
 #include "model/inert.h"
+#include "model/rank_mixers.h"
 #include "model/weights.h"
 
 namespace llmi {
@@ -109,6 +110,7 @@ std::unique_ptr<Decoder> LoadDecoder(const KernelContext& context, const ModelFi
     };
   }
   ModelWeights weights = LoadWeights(context, tensors, &spec, format, dropped, rows);
+  if (ranks != nullptr) TakeOwnHeads(context, *ranks, &spec, &weights);
   return std::make_unique<Decoder>(std::move(spec), std::move(weights), std::move(ranks));
 }
 

@@ -29,6 +29,22 @@ std::vector<T> ValuesOf(std::span<const uint8_t> bytes) {
   return values;
 }
 
+// Whether the pool has the slots and chunks that the batch names.
+void CheckStates(const ForwardBatch& batch, const StatePool* states) {
+  if (batch.states.empty()) return;
+  CheckArgument(states != nullptr, "ranks: states that the cache does not have");
+  const auto check = [](int64_t value, int64_t least, int64_t end) {
+    CheckArgument(value >= least && value < end, "ranks: a state that the cache does not have");
+  };
+  const int64_t num_slots = states->slots().num_pages();
+  for (const BatchState& state : batch.states) {
+    check(state.from_slot, -1, num_slots);
+    check(state.slot, -1, num_slots);
+  }
+  for (const int32_t chunk : batch.state_logs) check(chunk, -1, states->chunks().num_pages());
+  for (const StateCapture& capture : batch.captures) check(capture.slot, 0, num_slots);
+}
+
 }  // namespace
 
 void CallToForward(const Ranks& ranks, const ForwardBatch& batch, const ModelSpec& spec, KvCache& cache, bool with_head) {
@@ -61,6 +77,7 @@ ForwardCall ReadForward(std::span<const uint8_t> bytes, const ModelSpec& spec, c
   ForwardCall call = {ValuesOf<PageEvent>(bytes.first(size)), BatchFromBytes(bytes.subspan(size)), header.with_head != 0};
   for (const PageEvent& event : call.events) CheckArgument(cache.Knows(event), "ranks: a page that the cache does not have");
   CheckBatch(call.batch, spec, cache.groups(), cache.pool().num_pages());
+  CheckStates(call.batch, cache.states());
   return call;
 }
 

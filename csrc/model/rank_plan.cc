@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "core/errors.h"
 
 namespace llmi {
 namespace {
 
-enum class RowRule : uint8_t { kWhole, kQueries, kKeys, kHidden, kInner, kVocabulary, kNone };
+enum class RowRule : uint8_t { kWhole, kQueries, kKeys, kMixerHeads, kMixerGroups, kHidden, kInner, kVocabulary, kNone };
 
 bool EndsWith(const std::string& text, const char* end) { return text.ends_with(end); }
 
@@ -22,14 +23,21 @@ RowRule RuleOf(const std::string& place) {
   for (const char* end : {".attention.key.weight", ".attention.value.weight"}) {
     if (EndsWith(place, end)) return RowRule::kKeys;
   }
-  for (const char* end : {".attention.output.weight", ".mlp.down.weight", ".moe.expert.down.weight"}) {
+  for (const char* end : {".recurrence.value.weight", ".recurrence.gate.weight", ".recurrence.time.weight", ".recurrence.write.weight"}) {
+    if (EndsWith(place, end)) return RowRule::kMixerHeads;
+  }
+  for (const char* end : {".recurrence.query.weight", ".recurrence.key.weight"}) {
+    if (EndsWith(place, end)) return RowRule::kMixerGroups;
+  }
+  for (const char* end : {".attention.output.weight", ".recurrence.output.weight", ".short_conv.output.weight", ".mlp.down.weight",
+                          ".moe.expert.down.weight"}) {
     if (EndsWith(place, end)) return RowRule::kHidden;
   }
   for (const char* end : {".mlp.gate.weight", ".mlp.up.weight", ".moe.expert.gate.weight", ".moe.expert.up.weight"}) {
     if (EndsWith(place, end)) return RowRule::kInner;
   }
   for (const char* end : {".moe.router.linear.weight", ".moe.shared_gate.weight", ".latent.query_down.weight", ".latent.latent.weight",
-                          ".latent.rotary.weight", ".latent.key_up", ".latent.value_up"}) {
+                          ".latent.rotary.weight", ".latent.key_up", ".latent.value_up", ".short_conv.input.weight"}) {
     if (EndsWith(place, end)) return RowRule::kWhole;
   }
   return RowRule::kNone;
@@ -57,6 +65,15 @@ std::vector<double> BordersOf(int num_ranks, const std::vector<double>& split) {
   return borders;
 }
 
+// Of so many heads each rank has a multiple, so that its channels of the convolution are one of 16.
+int64_t MixerUnit(const RecurrenceSpec& mixer) {
+  const bool shared = mixer.tiled_groups || mixer.num_groups == 1;  // each rank with heads has all groups
+  if (shared && 2 * mixer.num_groups * mixer.key_size % 16 != 0) return mixer.num_heads;
+  const int64_t least = mixer.tiled_groups ? mixer.num_groups : mixer.num_groups == 1 ? 1 : mixer.num_heads / mixer.num_groups;
+  const int64_t channels = least * mixer.value_size + (shared ? 0 : 2 * mixer.key_size);
+  return least * (16 / std::gcd<int64_t>(channels, 16));
+}
+
 }  // namespace
 
 RankPlan::RankPlan(const ModelSpec& spec, int num_ranks, const std::vector<double>& split)
@@ -69,7 +86,10 @@ RankPlan::RankPlan(const ModelSpec& spec, int num_ranks, const std::vector<doubl
                 "tensor_parallel_size");
   }
   borders_ = BordersOf(num_ranks, split);
-  for (const LayerSpec& layer : spec.layers) attentions_.push_back(layer.attention);
+  for (const LayerSpec& layer : spec.layers) {
+    attentions_.push_back(layer.attention);
+    mixers_.push_back(layer.recurrence);
+  }
   for (const AttentionSpec& attention : attentions_) {
     if (attention.kv_donor < 0) continue;
     const AttentionSpec& donor = attentions_[static_cast<size_t>(attention.kv_donor)];
@@ -108,11 +128,21 @@ RowSpan RankPlan::KvHeads(const AttentionSpec& attention, int rank) const {
   return {queries.begin / each, (queries.end + each - 1) / each};
 }
 
-// Of the layer in the slot's place, as "layers[3].attention.query.weight".
-const AttentionSpec& RankPlan::AttentionOf(const TensorSlot& slot) const {
+// Of the slot's place, as "layers[3].attention.query.weight".
+size_t RankPlan::LayerOf(const TensorSlot& slot) {
   const std::string before = "layers[";
   CheckInternal(slot.place.starts_with(before), "heads are a layer's");
-  return attentions_.at(std::stoul(slot.place.substr(before.size())));
+  return std::stoul(slot.place.substr(before.size()));
+}
+
+RowSpan RankPlan::MixerHeads(const RecurrenceSpec& mixer, int rank) const { return Cut(mixer.num_heads, MixerUnit(mixer), rank); }
+
+RowSpan RankPlan::MixerGroups(const RecurrenceSpec& mixer, int rank) const {
+  const RowSpan heads = MixerHeads(mixer, rank);
+  if (heads.size() == 0) return {};
+  if (mixer.tiled_groups || mixer.num_groups == 1) return {0, mixer.num_groups};
+  const int64_t each = mixer.num_heads / mixer.num_groups;
+  return {heads.begin / each, heads.end / each};
 }
 
 int RankPlan::VocabularyOwner(int64_t token_id) const {
@@ -131,6 +161,14 @@ RowSpan RankPlan::Rows(const TensorSlot& slot, int rank) const {
   switch (RuleOf(place)) {
     case RowRule::kQueries: return heads(QueryHeads(AttentionOf(slot), rank), AttentionOf(slot).num_heads);
     case RowRule::kKeys: return heads(KvHeads(AttentionOf(slot), rank), AttentionOf(slot).num_kv_heads);
+    case RowRule::kMixerHeads: {
+      const RecurrenceSpec& mixer = MixerOf(static_cast<int64_t>(LayerOf(slot)));
+      return heads(MixerHeads(mixer, rank), mixer.num_heads);
+    }
+    case RowRule::kMixerGroups: {
+      const RecurrenceSpec& mixer = MixerOf(static_cast<int64_t>(LayerOf(slot)));
+      return heads(MixerGroups(mixer, rank), mixer.num_groups);
+    }
     case RowRule::kHidden: return Hidden(rank);
     case RowRule::kInner: return Inner(slot.num_experts > 0 ? slot.head_rows : slot.num_rows, rank);
     case RowRule::kVocabulary: return Vocabulary(rank);

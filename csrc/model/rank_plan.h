@@ -28,6 +28,11 @@ class RankPlan {
   // Cut between KV heads, or where there are more ranks between query heads: then several ranks hold the K and V of one head.
   RowSpan QueryHeads(const AttentionSpec& attention, int rank) const;
   RowSpan KvHeads(const AttentionSpec& attention, int rank) const;
+  // Heads of a recurrence, and the groups of queries and keys that they read: cut between groups. One group is on each rank, and so are all
+  // where heads take them by turns.
+  RowSpan MixerHeads(const RecurrenceSpec& mixer, int rank) const;
+  RowSpan MixerGroups(const RecurrenceSpec& mixer, int rank) const;
+  const RecurrenceSpec& MixerOf(int64_t layer) const { return mixers_.at(static_cast<size_t>(layer)); }  // with the heads of all ranks
   RowSpan Hidden(int rank) const { return Cut(hidden_size_, 16, rank); }       // rows of what is added to the stream
   RowSpan Inner(int64_t size, int rank) const { return Cut(size, 32, rank); }  // rows of gate and up
   RowSpan Vocabulary(int rank) const { return Cut(vocab_size_, 4096, rank); }
@@ -38,11 +43,13 @@ class RankPlan {
  private:
   RowSpan Cut(int64_t count, int64_t unit, int rank) const;
 
-  const AttentionSpec& AttentionOf(const TensorSlot& slot) const;
+  static size_t LayerOf(const TensorSlot& slot);
+  const AttentionSpec& AttentionOf(const TensorSlot& slot) const { return attentions_.at(LayerOf(slot)); }
 
   std::vector<double> borders_;  // [num_ranks + 1], from 0 to 1
   int64_t hidden_size_, vocab_size_;
   std::vector<AttentionSpec> attentions_;  // by layer
+  std::vector<RecurrenceSpec> mixers_;     // likewise
 };
 
 }  // namespace llmi

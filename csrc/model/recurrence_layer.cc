@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "kernels/ops/row_ops.h"
+#include "model/rank_mixers.h"
 #include "model/short_conv_layer.h"
 
 namespace llmi {
@@ -19,9 +20,10 @@ float* Project(const LayerPass& pass, int64_t layer, const LayerWeights& weights
                       {&mixer.value.matrix, &mixer.key.matrix, &mixer.query.matrix, &mixer.time.matrix, &mixer.gate.matrix});
 }
 
-void NormHeads(const LayerPass& pass, const RecurrenceSpec& spec, const RecurrenceShape& shape, const NormWeights& weights, float* mixed) {
+// mixed: rows of `size` values, those of the rank's heads or of all.
+void NormHeads(const LayerPass& pass, const RecurrenceSpec& spec, const RecurrenceShape& shape, const NormWeights& weights, int64_t size,
+               float* mixed) {
   if (!spec.norm.present) return;
-  const int64_t size = shape.value_floats();
   const int64_t groups = shape.is_delta ? shape.num_heads : spec.norm_groups;
   NormArgs args = RowNorm(spec.norm, weights, mixed, mixed, pass.num_rows, size / groups);
   args.x_stride = args.out_stride = size;
@@ -30,24 +32,13 @@ void NormHeads(const LayerPass& pass, const RecurrenceSpec& spec, const Recurren
   Norm(pass.context, args);
 }
 
-}  // namespace
-
-RecurrenceShape ShapeOf(const LayerSpec& layer) {
-  const RecurrenceSpec& spec = layer.recurrence;
-  return {layer.mixer == MixerKind::kGatedDelta, spec.num_heads, spec.num_groups, spec.tiled_groups, spec.key_size, spec.value_size};
-}
-
-int64_t RecurrenceProjectedSize(const RecurrenceShape& shape) {
-  return shape.channels() + (shape.is_delta ? 2 : 1) * shape.num_heads + shape.value_floats() + shape.input_floats();
-}
-
-void RecurrenceLayer(const LayerPass& pass, int64_t layer, const LayerWeights& weights, float* normed_at, const StepStates& states) {
+// What the rank's heads make of the rows, gated.
+float* MixedHeads(const LayerPass& pass, int64_t layer, const LayerWeights& weights, float* projected, const StepStates& states) {
   const LayerSpec& layer_spec = pass.spec.layers[static_cast<size_t>(layer)];
   const RecurrenceSpec& spec = layer_spec.recurrence;
   const RecurrenceShape shape = ShapeOf(layer_spec);
   const int64_t stride = RecurrenceProjectedSize(shape);
   const int64_t size = shape.value_floats();
-  float* projected = Project(pass, layer, weights, normed_at);
   const float* time = projected + shape.channels();
   const float* gate = time + (shape.is_delta ? 2 : 1) * shape.num_heads;
   float* inputs = projected + stride - shape.input_floats();
@@ -83,9 +74,30 @@ void RecurrenceLayer(const LayerPass& pass, int64_t layer, const LayerWeights& w
               .least_step = static_cast<float>(spec.least_step),
               .most_step = spec.most_step > 0 ? static_cast<float>(spec.most_step) : std::numeric_limits<float>::infinity()},
              rows);
-  if (shape.is_delta) NormHeads(pass, spec, shape, mixer.norm, mixed);
+  if (shape.is_delta) NormHeads(pass, spec, shape, mixer.norm, size, mixed);
   GateRows(pass.context, {gate, stride}, pass.num_rows, size, mixed);
-  if (!shape.is_delta) NormHeads(pass, spec, shape, mixer.norm, mixed);
+  return mixed;
+}
+
+}  // namespace
+
+RecurrenceShape ShapeOf(const LayerSpec& layer) {
+  const RecurrenceSpec& spec = layer.recurrence;
+  return {layer.mixer == MixerKind::kGatedDelta, spec.num_heads, spec.num_groups, spec.tiled_groups, spec.key_size, spec.value_size};
+}
+
+int64_t RecurrenceProjectedSize(const RecurrenceShape& shape) {
+  return shape.channels() + (shape.is_delta ? 2 : 1) * shape.num_heads + shape.value_floats() + shape.input_floats();
+}
+
+void RecurrenceLayer(const LayerPass& pass, int64_t layer, const LayerWeights& weights, float* normed_at, const StepStates& states) {
+  const LayerSpec& layer_spec = pass.spec.layers[static_cast<size_t>(layer)];
+  const RecurrenceShape shape = ShapeOf(layer_spec);
+  float* projected = Project(pass, layer, weights, normed_at);
+  float* mixed = shape.num_heads == 0 ? nullptr : MixedHeads(pass, layer, weights, projected, states);
+  if (pass.ranks != nullptr) mixed = GatherMixed(pass, layer, mixed);
+  const int64_t size = weights.mixer_output.matrix.view().num_cols;
+  if (!shape.is_delta) NormHeads(pass, layer_spec.recurrence, shape, weights.recurrence.norm, size, mixed);
   AddMixed(pass, layer, weights, mixed);
 }
 

@@ -28,7 +28,7 @@ float* ProjectMixer(const LayerPass& pass, int64_t layer, const LayerWeights& we
 void AddMixed(const LayerPass& pass, int64_t layer, const LayerWeights& weights, const float* mixed) {
   const LayerSpec& spec = pass.spec.layers[static_cast<size_t>(layer)];
   const LinearInput input = MakeInput(pass.context, pass.num_rows, {&weights.mixer_output.matrix}, false, pass.workspace.forms);
-  ConvertInput(pass.context, mixed, pass.num_rows, MixerOutputSize(pass.spec, spec), input);
+  ConvertInput(pass.context, mixed, pass.num_rows, weights.mixer_output.matrix.view().num_cols, input);
   AddToStream(pass, {.rows = {0, pass.num_rows},
                      .layer = weights.mixer_output,
                      .values = mixed,

@@ -13,15 +13,17 @@ from llmi.models.inspection import inspect_model
 from llmi.ranks import forecast, workers
 from llmi.testing import tiny_model
 from rank_threads import RankThreads, decoder_on_ranks
-from spec_models import LATENT_PARTS, PARTS, TinyModel, mixture
+from spec_models import LATENT_PARTS, MIXERS, PARTS, TinyModel, mixture
 
-MODELS = {**PARTS, **LATENT_PARTS, **{f"mixture {seed}": mixture(seed) for seed in range(8)}}
+MODELS = {**PARTS, **LATENT_PARTS, **{f"mixture {seed}": mixture(seed) for seed in range(8)}, **dict.fromkeys(MIXERS, PARTS["window"])}
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_bytes_of_a_step(name: str, tmp_path: Path) -> None:
     """One row, a few, and more than an MLP takes at once. Each step has the logits of all of its rows."""
     model = TinyModel(MODELS[name])
+    if name in MIXERS:
+        model.mix(1, name)
     path = model.save(tmp_path)
     try:
         _core.check_ranks(model.json(), str(path), 2, [])
@@ -38,7 +40,7 @@ def test_the_bytes_of_a_step(name: str, tmp_path: Path) -> None:
                 before = group.traffic
                 decoder.forward(pieces, [])
                 after = group.traffic
-                expected = forecast.gathers(model.spec, numbers, num_rows, num_rows)
+                expected = forecast.gathers(model.spec, numbers, num_rows, num_rows, count, num_sequences)
                 assert (after["num_gathers"] - before["num_gathers"], after["gathered_bytes"] - before["gathered_bytes"]) == expected
                 assert after["num_tells"] - before["num_tells"] == 4
 
@@ -53,7 +55,7 @@ def test_a_running_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         before = llm._ranks.group.traffic  # type: ignore[union-attr]
         llm.generate([list(range(5, 40))], max_tokens=9, ignore_eos=True)
         after = llm._ranks.group.traffic  # type: ignore[union-attr]
-    counts, sizes = zip(forecast.gathers(spec, report.config, 35, 1), *[forecast.gathers(spec, report.config, 1, 1)] * 8, strict=True)
+    counts, sizes = zip(forecast.gathers(spec, report.config, 35, 1, 3), *[forecast.gathers(spec, report.config, 1, 1, 3)] * 8, strict=True)
     assert after["num_gathers"] - before["num_gathers"] == sum(counts)
     assert after["gathered_bytes"] - before["gathered_bytes"] == sum(sizes)
 

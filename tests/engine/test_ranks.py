@@ -16,7 +16,7 @@ import pytest
 from bits import assert_same_bits
 from llmi import _core
 from rank_threads import decoder_on_ranks
-from spec_models import LATENT_PARTS, PARTS, TinyModel, mixture
+from spec_models import LATENT_PARTS, MIXERS, PARTS, TinyModel, mixture
 
 T = _core.testing
 TOKENS = [(position * 37 + 11) % 101 for position in range(40)]
@@ -71,6 +71,17 @@ def test_each_part(name: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("count", "split"), [(2, None), (2, [0.7, 0.3]), (4, None)])
+@pytest.mark.parametrize("mixer", [*MIXERS, "groups by turns", "one group"])
+def test_mixers(mixer: str, count: int, split: list[float] | None, tmp_path: Path) -> None:
+    """A rank has some heads of a recurrence, or none; of a short convolution all of it."""
+    model = TinyModel(PARTS["window"])
+    model.mix(0, {"groups by turns": "gated_delta", "one group": "mamba2"}.get(mixer, mixer), groups=1 if mixer == "one group" else 2)
+    if mixer == "groups by turns":
+        model.spec["layers"][0]["recurrence"]["tiled_groups"] = True
+    check(model, model.save(tmp_path), count, split)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_mixtures(seed: int, tmp_path: Path) -> None:
     model = TinyModel(mixture(seed), seed)
@@ -100,16 +111,21 @@ def test_a_gather_of_many_pieces() -> None:
     assert all(bytes(buffer) == whole.tobytes() for buffer in buffers)
 
 
-def test_calls_that_were_changed() -> None:
+@pytest.mark.parametrize("mixer", [None, "gated_delta"])
+def test_calls_that_were_changed(mixer: str | None) -> None:
     """A rank takes a call of the right form alone: bytes that were cut, added or changed are read, or refused by name."""
     model = TinyModel(PARTS["window"])
+    if mixer is not None:
+        model.mix(0, mixer)
     with tempfile.TemporaryDirectory() as folder:
         decoder = T.Decoder(_core.ModelFiles(str(model.save(Path(folder)))), model.json(), num_pages=64)
         sequence = decoder.new_sequence()
         batch = decoder.batch_bytes([(sequence, TOKENS[:5], None)], [1])
     event = np.array([0, 0, 3, 4, 1, 2], np.int32).tobytes()
     embed = np.float32(1.5).tobytes() + np.array([3, 100], np.int32).tobytes()
-    calls = [(0, np.array([1, 1], np.uint64).tobytes() + event + batch), (1, bytes(64 * 4 * 2)), (2, embed)]
+    header = np.array([1 + (mixer is not None), 1], np.uint64).tobytes()
+    moved = b"" if mixer is None else np.array([-2, 0, 1, 2, 3, 4], np.int32).tobytes()  # a row of a log of states
+    calls = [(0, header + event + moved + batch), (1, bytes(64 * 4 * 2)), (2, embed)]
     rng = random.Random(7)
     refused = 0
     for call, sound in calls:

@@ -6,6 +6,14 @@ from mutant import Mutant
 
 BUGS = [
     Mutant(
+        "how fast the first heads forget",
+        "csrc/model",
+        "TakeOwnHeads",
+        "Columns(context, *vector, 1, whole.num_heads, {heads})",
+        "Columns(context, *vector, 1, whole.num_heads, {RowSpan{0, heads.size()}})",
+        "engine/test_ranks.py",
+    ),
+    Mutant(
         "columns of the ranks before stay on their devices",
         "csrc/kernels/cuda",
         "Gather",

@@ -469,12 +469,12 @@ class TinyModel:
             return layer | {"mlp": self._mlp(f"{name}.mlp")}
         return layer | self._moe(f"{name}.moe", EXPERTS | experts)
 
-    def mix(self, index: int, mixer: str) -> None:
+    def mix(self, index: int, mixer: str, groups: int = 2) -> None:
         """Gives a layer a state instead of attention: short_conv, gated_delta or mamba2."""
         layer, name = self.spec["layers"][index], f"layers.{index}.mixer"
         layer.pop("attention", None)
         self.tensors = {key: tensor for key, tensor in self.tensors.items() if not key.startswith(f"layers.{index}.attention.")}
-        heads, groups, key_size, value_size = 4, 2, 8, 16
+        heads, key_size, value_size = 4, 8, 16
         keys, values = groups * key_size, heads * value_size
         channels = HIDDEN if mixer == "short_conv" else 2 * keys + values
         conv = {"length": 3} | {

@@ -37,7 +37,7 @@ def rank_lines(report: ModelReport, degrees: list[int], link: Link, read_bytes_p
     """A line for each number of ranks, and which of them to take. The speeds are those of one machine."""
     tokens, spec = report.num_tokens, spec_fields(report)
     speed = (read_bytes_per_s, ops_per_s)
-    count, num_bytes = gathers(spec, report.config, 1, 1)
+    count, num_bytes = gathers(spec, report.config, 1, 1, max(degrees))
     where = "one machine, which they share" if link.shares_machine else "a machine each like this one"
     lines = [
         f"  ranks        over {link.name}, on {where}: {read_bytes_per_s / 1e9:,.1f} GB/s, {ops_per_s / 1e9:,.0f} Gop/s",

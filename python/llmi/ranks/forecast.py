@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from llmi import _core
@@ -44,7 +45,9 @@ LINKS = {
 }
 
 
-def gathers(spec: Mapping[str, Any], numbers: _core._ModelConfig, num_rows: int, num_wanted: int) -> tuple[int, int]:
+def gathers(
+    spec: Mapping[str, Any], numbers: _core._ModelConfig, num_rows: int, num_wanted: int, num_ranks: int, num_sequences: int = 1
+) -> tuple[int, int]:
     """(gathers, their bytes, those of all ranks together) of a step of num_rows rows, num_wanted of which have logits.
 
     spec: as JSON has it, with its numbers (_core.spec_numbers).
@@ -52,20 +55,33 @@ def gathers(spec: Mapping[str, Any], numbers: _core._ModelConfig, num_rows: int,
     hidden = numbers["hidden_size"]
     count, values = 1, num_rows * hidden  # the embedding
     pieces = -(-num_rows // _PIECE_ROWS)
-    shapes = zip(numbers["layer_heads"], numbers["layer_head_dims"], numbers["mlp_sizes"], strict=True)
-    for layer, (heads, padded, inner) in zip(spec["layers"], shapes, strict=True):
-        attention = layer["attention"]
-        whole = _normed_whole(attention, spec, heads)
-        count += 2 + len(whole)
-        head_size = attention.get("latent", {}).get("value_size") or padded
-        values += num_rows * (heads * head_size + hidden + sum(whole))
+    shapes = iter(zip(numbers["layer_heads"], numbers["layer_head_dims"], strict=True))  # of layers with attention
+    for layer, inner in zip(spec["layers"], numbers["mlp_sizes"], strict=True):
+        mixed = _mixed(layer, spec, shapes)
+        count += 1 + len(mixed)
+        values += num_rows * (hidden + sum(mixed))
         moe = layer.get("moe", {})
         parts = [inner] if inner else []
         if moe.get("num_experts"):
             parts.append(moe["num_used"] * moe["expert"]["size"])
         count += 2 * pieces * len(parts)
         values += num_rows * sum(part + hidden for part in parts)
-    return count + 1, _FLOAT * (values + num_wanted * numbers["vocab_size"])  # and the head
+    has_states = any(layer.get("mixer", "attention") != "attention" for layer in spec["layers"])
+    # And the head; and a byte of each rank for a sequence with states: whether they are finite.
+    return count + 1 + has_states, _FLOAT * (values + num_wanted * numbers["vocab_size"]) + has_states * num_ranks * num_sequences
+
+
+def _mixed(layer: Mapping[str, Any], spec: Mapping[str, Any], shapes: Iterator[tuple[int, int]]) -> list[int]:
+    """Sizes of the rows that are gathered before a layer's output projection. shapes: heads and their size of the next attention."""
+    mixer = layer.get("mixer", "attention")
+    if mixer == "short_conv":
+        return []  # each rank computes it whole
+    if mixer != "attention":
+        return [layer["recurrence"]["num_heads"] * layer["recurrence"]["value_size"]]
+    attention = layer["attention"]
+    heads, padded = next(shapes)
+    head_size = attention.get("latent", {}).get("value_size") or padded
+    return [*_normed_whole(attention, spec, heads), heads * head_size]
 
 
 def _normed_whole(attention: Mapping[str, Any], spec: Mapping[str, Any], heads: int) -> list[int]:
@@ -111,8 +127,12 @@ def shares(report: ModelReport, num_ranks: int) -> list[RankShare]:
             )
         )
 
+    attends = [layer.get("mixer", "attention") == "attention" for layer in spec_fields(report)["layers"]]
+
     def kv_bytes(heads: list[int]) -> int:
-        layers = zip(heads, config["layer_kv_heads"], config["layer_head_dims"], config["windows"], strict=True)
+        layers = zip(
+            itertools.compress(heads, attends), config["layer_kv_heads"], config["layer_head_dims"], config["windows"], strict=True
+        )
         return sum(
             windowed_kv_bytes([window], held, size, report.num_tokens, report.kv_cache_dtype) for held, own, size, window in layers if own
         )
@@ -142,7 +162,7 @@ def forecast(report: ModelReport, ranks: list[RankShare], link: Link, read_bytes
     steps = [STEP_TOKENS] * (tokens // STEP_TOKENS) + ([tokens % STEP_TOKENS] if tokens % STEP_TOKENS else [])
 
     def step_s(num_rows: int) -> float:
-        number, num_bytes = gathers(spec, report.config, num_rows, 1)
+        number, num_bytes = gathers(spec, report.config, num_rows, 1, count)
         return link.exchange_s(count, number + _CALLS, num_bytes)
 
     return Forecast(
