@@ -105,6 +105,7 @@ def test_notebooks(path: Path, tmp_path: Path, smollm_path: Path, monkeypatch: p
     from nbclient import NotebookClient
 
     monkeypatch.setenv("LLMI_TRAIN_STEPS", "12")  # a training of ten minutes is one of seconds
+    monkeypatch.setenv("LLMI_TRACES", str(ROOT / "benchmarks/traces"))
     notebook = nbformat.read(path, as_version=4)
     assert all(not cell.get("outputs") for cell in notebook.cells), "notebooks are committed without outputs"
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
