@@ -4,13 +4,13 @@ set(LLMI_CORE_SOURCES
   core/json_lexer.cc core/rank_group.cc core/sha256.cc core/system_limits.cc core/thread_pool.cc core/utf8.cc
   io/gguf.cc io/input_file.cc io/model_files.cc io/safetensors.cc
   kernels/ops/attention.cc kernels/ops/attention_step.cc kernels/ops/attention_weights.cc kernels/ops/embedding.cc kernels/ops/experts.cc kernels/ops/activation.cc kernels/ops/gated_linear.cc kernels/ops/linear.cc kernels/ops/linear_step.cc kernels/ops/probe.cc
-  kernels/ops/conv.cc kernels/ops/state.cc kernels/ops/kv_copy.cc kernels/ops/linear_input.cc kernels/ops/norm.cc kernels/ops/rope.cc kernels/ops/route.cc kernels/ops/recurrence.cc kernels/ops/row_ops.cc kernels/ops/top_candidates.cc kernels/dispatch/tables.cc kernels/ops/vocab.cc
+  kernels/ops/conv.cc kernels/ops/state.cc kernels/ops/kv_copy.cc kernels/ops/linear_input.cc kernels/ops/norm.cc kernels/ops/picked_attention.cc kernels/ops/rope.cc kernels/ops/route.cc kernels/ops/recurrence.cc kernels/ops/row_ops.cc kernels/ops/top_candidates.cc kernels/dispatch/tables.cc kernels/ops/vocab.cc
   kernels/cuda/cublas_lt.cc kernels/cuda/matrix_probe.cc kernels/cuda/nccl.cc
-  kernels/cpu/reference/attention.cc kernels/cpu/reference/embedding.cc
+  kernels/cpu/reference/attention.cc kernels/cpu/reference/bound_scores.cc kernels/cpu/reference/embedding.cc
   kernels/cpu/reference/activation.cc kernels/cpu/reference/conv.cc kernels/cpu/reference/kv_write.cc
   kernels/cpu/reference/linear.cc kernels/cpu/reference/probe.cc kernels/cpu/reference/quantize_rows.cc
   kernels/cpu/reference/norm.cc kernels/cpu/reference/recurrence.cc kernels/cpu/reference/rope.cc kernels/cpu/reference/route.cc kernels/cpu/reference/row_ops.cc kernels/cpu/reference/vocab.cc
-  cache/block_pool.cc cache/kv_cache.cc cache/kv_groups.cc cache/kv_saved.cc cache/kv_swap.cc cache/page_events.cc cache/prefix_folder.cc
+  cache/block_pool.cc cache/kv_cache.cc cache/key_bounds.cc cache/kv_groups.cc cache/kv_saved.cc cache/kv_swap.cc cache/page_events.cc cache/prefix_folder.cc
   cache/prefix_tree.cc cache/saved_block.cc cache/state_pool.cc
   model/checkpoints/awq.cc model/checkpoints/bitsandbytes.cc model/checkpoints/checkpoint.cc model/checkpoints/codes.cc
   model/checkpoints/compressed_tensors.cc model/checkpoints/fp8.cc model/checkpoints/gptq.cc

@@ -257,8 +257,8 @@ void RegisterLabClasses(py::module_& module) {
            }),
            py::kw_only(), py::arg("layers"), py::arg("values"), py::arg("digest"));
   py::class_<SparseView>(module, "SparseView", "Which positions a sequence's rows see; without arguments: all up to their own.")
-      .def(py::init([](int64_t sinks, int64_t recent) { return SparseView{sinks, recent}; }), py::kw_only(), py::arg("sinks") = 0,
-           py::arg("recent") = 0);
+      .def(py::init([](int64_t sinks, int64_t recent, int64_t num_best) { return SparseView{sinks, recent, num_best}; }), py::kw_only(),
+           py::arg("sinks") = 0, py::arg("recent") = 0, py::arg("num_best") = 0);
   py::class_<LabExtension>(module, "LabExtension")
       .def(py::init([](const HeldSequence& sequence, std::vector<int32_t> token_ids, std::vector<int32_t> parents, bool is_tree,
                        bool wants_last) {

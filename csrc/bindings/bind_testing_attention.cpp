@@ -134,6 +134,23 @@ struct TestSequence {
   AttentionSegment queries;
 };
 
+// The same of a sequence whose rows pick blocks; fp32.
+FloatArray TestPickedAttention(const std::string& table, const FloatArray& q, const FloatArray& k, const FloatArray& v, int64_t num_heads,
+                               int64_t num_kv_heads, const SparseView& view) {
+  py::kwargs given;
+  given["kv_dtype"] = "float32";
+  given["view"] = view;
+  TestSequence sequence(table, q, k, num_heads, num_kv_heads, given);
+  FloatArray out({q.shape(0), q.shape(1)});
+  sequence.args.out = out.mutable_data();
+  sequence.kept.cache.MakeBounds();
+  sequence.WriteAll(k, v, [&](const KvWriteArgs& written) {
+    KvWrite(sequence.context, written);
+    PagedAttention(sequence.context, PickedRows(sequence.context, sequence.args, sequence.kept.cache.BoundsView(0)).args());
+  });
+  return out;
+}
+
 // Writes K and V of one sequence, then queries them. k, v [num_slots, num_kv_heads * head_dim]; q [rows, num_heads * head_dim]: the last
 // rows. By name: kv_dtype, block_size, window, scale, soft_cap, sinks and linear_biases of the heads, parents of the rows, num_threads;
 // firsts and lasts: what each row sees, where rows see those behind them; view: a SparseView.
@@ -281,6 +298,7 @@ FloatArray TestAttentionWeights(const FloatArray& q, const FloatArray& k, int64_
 }  // namespace
 
 void RegisterTestingAttention(py::module_& module) {
+  module.def("picked_attention", &TestPickedAttention);
   module.def("attention", &TestAttention, py::arg("table"), py::arg("q"), py::arg("k"), py::arg("v"), py::arg("num_heads"),
              py::arg("num_kv_heads"));
   module.def("attention_step", &TestAttentionStep, py::arg("table"), py::arg("q"), py::arg("k"), py::arg("v"), py::arg("num_heads"),

@@ -30,6 +30,7 @@ int32_t BlockPool::Allocate() {
   const int32_t page = free_.back();
   free_.pop_back();
   references_[static_cast<size_t>(page)] = 1;
+  if (on_allocate_) on_allocate_(page);
   return page;
 }
 

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/aligned.h"
@@ -36,6 +38,9 @@ class BlockPool {
   // Returns a new page with the bytes of `page`; `page` loses one reference.
   int32_t CopyOnWrite(int32_t page);
 
+  // Called with each page that is taken, whose bytes are then another's.
+  void set_on_allocate(std::function<void(int32_t)> on_allocate) { on_allocate_ = std::move(on_allocate); }
+
   // Compares the counts with `expected` (the references that all tables hold, by page), and the free list with the counts. Returns the
   // first fault, or nothing.
   std::string Audit(const std::vector<int32_t>& expected) const;
@@ -51,6 +56,7 @@ class BlockPool {
   std::vector<int32_t> references_;
   std::vector<bool> is_cached_;
   int64_t num_cached_ = 0;
+  std::function<void(int32_t)> on_allocate_;
   std::vector<int32_t> free_;  // last in, first out: memory that was already touched is used again
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/errors.h"
+#include "core/system_limits.h"
 #include "kernels/ops/kv_copy.h"
 
 namespace llmi {
@@ -25,6 +26,33 @@ int64_t NumSidePages(const KvSequence& sequence, int64_t num_tokens, int64_t pag
 KvCache::KvCache(KvGroups groups, int64_t num_pages, Device* device, const StateSizes& states, bool has_arena)
     : groups_(std::move(groups)), pool_(num_pages, groups_.held_page_bytes(), device, has_arena) {
   if (states.slot_bytes > 0) states_ = std::make_unique<StatePool>(states, device);
+}
+
+void KvCache::MakeBounds() {
+  if (bounds_ != nullptr) return;
+  const uint64_t num_bytes = KeyBounds::NumBytes(groups_, pool_.num_pages());
+  const uint64_t available = AvailableMemoryBytes();
+  if (num_bytes > available) {
+    throw Error::OutOfMemory("sparse_attention: the bounds of all keys of the cache need " + std::to_string(num_bytes) + " bytes, and " +
+                                 std::to_string(available) + " are free: lower kv_cache_memory_bytes",
+                             num_bytes, available, Fault::kRequest);
+  }
+  bounds_ = std::make_unique<KeyBounds>(groups_, &pool_);
+}
+
+void KvCache::ForgetBounds(std::span<const std::vector<AttentionSegment>> segments) {
+  const int64_t block_size = groups_.block_size();
+  for (size_t g = 0; g < segments.size(); ++g) {
+    const int64_t per_block = groups_.groups()[g].pages_per_block;
+    for (const AttentionSegment& segment : segments[g]) {
+      if (!segment.view.picks()) continue;
+      const int64_t end = NumBlocks(segment.base_len + segment.num_rows);
+      for (int64_t block = segment.base_len / block_size; block < end; ++block) {
+        const int64_t first = std::max<int64_t>(0, segment.base_len - block * block_size) / kSlotsPerTile;
+        for (int64_t i = block * per_block; i < (block + 1) * per_block; ++i) bounds_->Forget(segment.block_table[i], first);
+      }
+    }
+  }
 }
 
 void KvCache::Init(KvSequence* sequence) {

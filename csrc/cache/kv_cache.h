@@ -16,11 +16,13 @@
 #include <vector>
 
 #include "cache/block_pool.h"
+#include "cache/key_bounds.h"
 #include "cache/call_observer.h"
 #include "cache/kv_groups.h"
 #include "cache/prefix_tree.h"
 #include "cache/saved_block.h"
 #include "cache/state_pool.h"
+#include "kernels/ops/attention.h"
 
 namespace llmi {
 
@@ -85,6 +87,12 @@ class KvCache {
   BlockPool& pool() { return pool_; }
   const BlockPool& pool() const { return pool_; }
   KvView View(int layer) { return groups_.View(layer, pool_.arena()); }
+  // Bounds of the keys, for sequences that pick what they see. Throws Error(kOutOfMemory) if there is no room for them. Harmless if they
+  // are there.
+  void MakeBounds();
+  KeyBoundsView BoundsView(int layer) { return bounds_->View(layer); }
+  // The rows of these segments, by KV group, are to be written.
+  void ForgetBounds(std::span<const std::vector<AttentionSegment>> segments);
   StatePool* states() { return states_.get(); }  // null: no layer has a state
   const StatePool* states() const { return states_.get(); }
   // The prefix cache gets states after each multiple of this many tokens, a multiple of the block size; 0: only those that sequences ask
@@ -253,6 +261,7 @@ class KvCache {
   KvGroups groups_;
   BlockPool pool_;
   std::unique_ptr<StatePool> states_;
+  std::unique_ptr<KeyBounds> bounds_;
   int64_t snapshot_interval_ = 0;
   std::unique_ptr<PrefixTree> prefix_tree_;
   std::function<void(int32_t)> save_;  // empty: blocks do not outlive the process

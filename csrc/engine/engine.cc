@@ -178,6 +178,12 @@ void Engine::Take(Inbox::Mail& mail) {
   for (const auto& work : mail.posts) work();
   for (const auto& [request, channel] : mail.requests) {
     Sample& leader = requests_->Add(request, channel);
+    try {
+      if (request->view.picks()) cache_->MakeBounds();
+    } catch (const Error& error) {
+      requests_->Fail(*leader.running, error);
+      continue;
+    }
     const std::vector<int32_t>& allowed = request->params.allowed_token_ids;
     if (!allowed.empty()) leader.running->allowed = BitsOf(allowed, decoder_->spec().vocab_size);
     // A drafter's layer would read slots of blocks that a sequence that streams has given back: for it the others draft.

@@ -52,6 +52,11 @@ void Lab::Check(const LabExtension& extension) const {
     if (decoder_.spec().layers[static_cast<size_t>(layer - 1)].has_attention()) continue;
     throw Error(ErrorKind::kInvalidArgument, "attention: layer " + std::to_string(layer) + " has no attention, but a state", "attention");
   }
+  if (sequence.kv.view.picks() && extension.is_tree) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "sparse_attention: a sequence that picks blocks takes no tree: fork() it, and extend each fork by a path",
+                "sparse_attention");
+  }
   CheckView(sequence.kv.view, decoder_.spec(), context_.device != nullptr, decoder_.ranks() != nullptr);
   if (sequence.steering != nullptr) CheckSteering(*sequence.steering, decoder_.spec().num_layers(), decoder_.spec().hidden_size);
   if (sequence.tokens.empty() && extension.token_ids.empty()) {
@@ -91,7 +96,10 @@ std::vector<LabResult> Lab::Extend(const std::vector<LabExtension>& extensions) 
 }
 
 void Lab::ExtendNow(const std::vector<LabExtension>& extensions, std::vector<LabResult>* results) {
-  for (const LabExtension& extension : extensions) Check(extension);
+  for (const LabExtension& extension : extensions) {
+    Check(extension);
+    if (extension.sequence->kv.view.picks()) cache_.MakeBounds();
+  }
   std::vector<size_t> old_sizes;  // restored after a failure
   for (const LabExtension& extension : extensions) {
     LabSequence& sequence = *extension.sequence;

@@ -166,6 +166,7 @@ void RequestLimits::CheckContrast(const Request& request) const {
   if (request.num_samples > 1)
     refuse("draws nothing, so all samples would be equal: n must be 1, not " + std::to_string(request.num_samples));
   if (request.speculation) refuse("runs without a drafter");
+  if (request.view.picks()) refuse("computes a tree of candidates, which the method 'blocks' of sparse_attention does not: leave one out");
   if (request.hooks != nullptr && request.hooks->HasSampler()) refuse("names the token itself: the request cannot have a sampler");
 }
 

@@ -30,6 +30,7 @@ void VisitRecorded(Sequence& sequence, const Visit& visit) {
   visit("side_bytes", sequence.kv.side_bytes);
   visit("view_sinks", sequence.kv.view.sinks);
   visit("view_recent", sequence.kv.view.recent);
+  visit("view_best", sequence.kv.view.num_best);
 }
 
 class StepRecorder : public CallObserver {

@@ -253,10 +253,16 @@ void AttentionLayer(const LayerPass& pass, int64_t layer, const LayerWeights& we
                                         .v = heads.values,
                                         .stride = heads.stride},
                             .attention = args,
+                            .bounds = cache.bounds,
                             .gate = gate,
                             .output = reads_attended ? input : LinearInput{}});
   for (size_t i = 0; i < wanted.size(); ++i) {
     if (wanted[i] != layer + 1) continue;
+    if (cache.bounds.bounds != nullptr) {
+      const PickedRows picked(pass.context, args, cache.bounds);
+      result->attention[i] = WantedWeights(pass.context, picked.args(), pass.num_rows, cache.batch.wanted_rows);
+      continue;
+    }
     result->attention[i] = WantedWeights(pass.context, args, pass.num_rows, cache.batch.wanted_rows);
   }
   AddGated(pass, layer, weights, attended, input, reads_attended);

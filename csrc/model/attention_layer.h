@@ -25,7 +25,8 @@ struct LayerCache {
   const AttentionSegment* segments;
   int64_t num_segments;
   const ForwardBatch& batch;
-  const TwoSidedRows* seen;  // null: rows see what is before them
+  const TwoSidedRows* seen;   // null: rows see what is before them
+  KeyBoundsView bounds = {};  // if rows of the batch pick what they see
 };
 // Sets which positions the batch's rows see.
 void SeeRows(const LayerCache& cache, AttentionArgs* args);

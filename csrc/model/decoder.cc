@@ -194,7 +194,8 @@ void Decoder::RunLayer(const LayerPass& pass, KvCache& cache, const ForwardBatch
     const auto attend = spec.attention.has_latent() ? LatentAttentionLayer : AttentionLayer;
     attend(pass, layer, weights, normed_at,
            {cache.View(static_cast<int>(layer)), segments_[group].data(), static_cast<int64_t>(segments_[group].size()), batch,
-            spec_.two_sided ? &seen_.at(spec.attention.window) : nullptr},
+            spec_.two_sided ? &seen_.at(spec.attention.window) : nullptr,
+            batch.picks() ? cache.BoundsView(static_cast<int>(layer)) : KeyBoundsView{}},
            result);
   } else {
     MixerLayer(pass, layer, weights, normed_at, {cache.states(), states_, state_segments_, &result->state_faults});
@@ -315,6 +316,7 @@ ForwardResult Decoder::Run(const KernelContext& context, KvCache& cache, const F
   ForwardResult result;
   const RankCallGuard guard(ranks_.get());
   FindSegments(batch);
+  if (batch.picks()) cache.ForgetBounds(segments_);
   seen_.clear();
   for (const LayerSpec& layer : spec_.layers) {
     if (spec_.two_sided && !seen_.contains(layer.attention.window)) {

@@ -1,6 +1,7 @@
 // The input and the result of one forward pass of the decoder.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -66,6 +67,9 @@ struct ForwardBatch {
 
   int64_t num_rows() const { return static_cast<int64_t>(token_ids.size()); }
   SparseView View(size_t s) const { return s < views.size() ? views[s] : SparseView{}; }
+  bool picks() const {
+    return std::ranges::any_of(views, [](const SparseView& view) { return view.picks(); });
+  }
   // Segment s as attention reads it in a KV group. Its pointers are valid while this batch is unchanged.
   AttentionSegment Segment(size_t s, size_t group) const {
     const BatchSegment& segment = segments[s];

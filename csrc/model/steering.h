@@ -24,7 +24,8 @@ inline bool SteersAlike(const Steering* a, const Steering* b) { return a == null
 // three are equal: what is cached with steering, or with a view, serves nothing else.
 inline std::string SaltWith(const Steering* steering, const SparseView& view, const std::string& salt) {
   if (view != SparseView{}) {
-    return 'v' + std::to_string(view.sinks) + ',' + std::to_string(view.recent) + ';' + SaltWith(steering, {}, salt);
+    return 'v' + std::to_string(view.sinks) + ',' + std::to_string(view.recent) + ',' + std::to_string(view.num_best) + ';' +
+           SaltWith(steering, {}, salt);
   }
   if (steering != nullptr) return 's' + steering->digest + salt;
   return salt.empty() ? salt : 'u' + salt;

@@ -51,7 +51,7 @@ void WorkCounter::AddForward(const ForwardBatch& batch, const KvGroups& groups) 
     for (const int layer : alike.layers) kv_bytes += static_cast<double>(groups.ReadBytes(layer));
     for (const BatchSegment& segment : batch.segments) {
       const SparseView view = batch.View(static_cast<size_t>(&segment - batch.segments.data()));
-      const int64_t window = view.streams() ? view.sinks + view.recent : alike.window;
+      const int64_t window = view != SparseView{} ? view.sinks + view.recent + kSlotsPerTile * view.num_best : alike.window;
       double products = 0;  // of a query and a key
       int64_t last = 0;
       for (int64_t row = segment.row_begin; row < segment.row_begin + segment.num_rows; ++row) {

@@ -120,6 +120,17 @@ Draft CutDepth(const Draft& draft, int64_t max_depth) {
   return PickNodes(draft, keep);
 }
 
+Draft FirstPath(const Draft& draft) {
+  if (draft.is_chain()) return draft;
+  std::vector<int32_t> path;
+  for (int32_t node = 0; node < draft.size(); ++node) {
+    if (draft.parent(node) == (path.empty() ? -1 : path.back())) path.push_back(node);
+  }
+  Draft chain = PickNodes(draft, path);
+  chain.parents.clear();
+  return chain;
+}
+
 Draft PickNodes(const Draft& draft, const std::vector<int32_t>& keep) {
   Draft picked;
   std::vector<int32_t> place(draft.token_ids.size(), -1);

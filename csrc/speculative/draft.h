@@ -49,6 +49,9 @@ void CheckTokens(const std::vector<int32_t>& token_ids, int64_t vocab_size);
 // The first nodes of `draft` whose depth is at most max_depth.
 Draft CutDepth(const Draft& draft, int64_t max_depth);
 
+// The path of first children.
+Draft FirstPath(const Draft& draft);
+
 // The nodes that `keep` lists, ascending, each with its parent.
 Draft PickNodes(const Draft& draft, const std::vector<int32_t>& keep);
 

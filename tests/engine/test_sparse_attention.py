@@ -12,19 +12,20 @@ import pytest
 import llmi
 from bits import assert_same_bits
 from features import crowded_llm, one_by_one, there
-from llmi import LLM, BeamSearchParams, Capture, PromptLookup, SamplingParams, SpeculativeConfig, TokenTree
+from llmi import LLM, BeamSearchParams, Capture, PromptLookup, SamplingParams, SpeculativeConfig, TokenTree, _core
 from llmi.testing import assert_same_tokens
 
 RNG = np.random.default_rng(5)
 PROMPTS: list[list[int]] = [RNG.integers(1, 257, size=size).tolist() for size in (1, 37, 90, 120, 5)]
 STREAMING = {"method": "streaming", "sinks": 4, "window": 24}
-VIEWS: list[dict[str, Any]] = [STREAMING]
+BLOCKS = {"method": "blocks", "tokens": 64, "sinks": 16, "recent": 16}
+VIEWS: list[dict[str, Any]] = [STREAMING, BLOCKS]
 NAMES = [view["method"] for view in VIEWS]
 ENGINE: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 22, "max_model_len": 200}
 
 
 def differently(view: dict[str, Any]) -> dict[str, Any]:
-    return view | {"sinks": view["sinks"] + 16}
+    return view | ({"window": 40} if "window" in view else {"recent": 32})
 
 
 @pytest.fixture(params=VIEWS, ids=NAMES)
@@ -75,7 +76,7 @@ class Tree(llmi.Drafter):
 
 def test_after_preemptions(tiny_path: Callable[..., Path], view: dict[str, Any]) -> None:
     prompts = [RNG.integers(1, 257, size=40 + index).tolist() for index in range(8)]
-    view = view | {"window": 70}  # so that a sequence grows
+    view = view | ({"window": 70} if "window" in view else {})  # so that a sequence grows
     params = [SamplingParams(max_tokens=80, seed=i, ignore_eos=True, logprobs=1, sparse_attention=view) for i in range(8)]
     with LLM(tiny_path(), **ENGINE) as llm:
         expected = llm.generate(prompts, params)
@@ -140,7 +141,7 @@ def test_no_block_is_shared_with_other_views(tiny_path: Callable[..., Path], vie
             assert llm.generate([PROMPTS[3]], params.replace(sparse_attention=kind))[0].num_cached_tokens == 0
         for kind in kinds:
             assert llm.generate([PROMPTS[3]], params.replace(sparse_attention=kind))[0].num_cached_tokens > 80
-        for salt in ("v4,24;", "4,24;"):
+        for salt in ("v4,24,0;", "4,24,0;"):
             prompt: Any = {"prompt_token_ids": PROMPTS[3], "cache_salt": salt}
             assert llm.generate([prompt], params)[0].num_cached_tokens == 0
 
@@ -169,6 +170,9 @@ def test_receipts(tiny_path: Callable[..., Path], view: dict[str, Any], tmp_path
         ({"method": "streaming", "sinks": 257, "window": 9}, "sinks"),
         ({"method": "streaming", "sinks": 4, "window": 0}, "window"),
         ({"method": "streaming", "sinks": True, "window": 9}, "sinks"),
+        ({"method": "blocks", "tokens": 64, "sinks": 16}, "lacks 'recent'"),
+        ({"method": "blocks", "tokens": 100, "sinks": 16, "recent": 16}, "tokens = 100 is no multiple of 16"),
+        ({"method": "blocks", "tokens": 64, "sinks": 16, "recent": 48}, "leave nothing of tokens = 64"),
     ],
 )
 def test_bad_values(value: Any, message: str) -> None:
@@ -200,6 +204,61 @@ def test_models_that_have_none(families: Path, view: dict[str, Any], family: str
     from tiny_families import make
 
     refuses(make(family, families).path, view, message)
+
+
+def numpy_picks(keys: Any, queries: Any, position: int, view: dict[str, Any]) -> list[list[int]]:
+    """The positions that each KV head sees: keys [positions, KV heads, size], queries [KV heads, queries, size]."""
+    sinks, recent = view["sinks"] // 16, view["recent"] // 16
+    most, own = view["tokens"] // 16, position // 16
+    chosen = []
+    for kv_head in range(keys.shape[1]):
+        tiles = list(range(own + 1))
+        if own + 1 > most:
+            scores = []
+            for tile in tiles[sinks : own + 1 - recent]:
+                block = keys[16 * tile : 16 * tile + 16, kv_head].astype(np.float64)
+                low, high = block.min(0), block.max(0)
+                bounds = [np.maximum(q * low, q * high).sum() for q in queries[kv_head].astype(np.float64)]
+                scores.append((-max(bounds), tile))
+            best = [tile for _, tile in sorted(scores)[: most - sinks - recent]]
+            tiles = [*range(sinks), *best, *range(own + 1 - recent, own + 1)]
+        chosen.append([p for tile in sorted(tiles) for p in range(16 * tile, 16 * tile + 16) if p <= position])
+    return chosen
+
+
+def test_blocks_are_those_of_the_largest_bounds(cpu_table: str) -> None:
+    """One row over random keys, beside NumPy: what is seen, and attention over it in float64."""
+    rng = np.random.default_rng(2)
+    view = _core.SparseView(sinks=16, recent=32, num_best=3)
+    named = {"tokens": 96, "sinks": 16, "recent": 32}
+    for slots in (40, 96, 97, 205, 500):
+        q = rng.standard_normal((1, 6 * 32)).astype(np.float32)
+        k, v = (rng.standard_normal((slots, 2 * 32)).astype(np.float32) for _ in range(2))
+        got = _core.testing.picked_attention(cpu_table, q, k, v, 6, 2, view)
+        assert_same_bits(got, _core.testing.picked_attention("reference", q, k, v, 6, 2, view))
+        keys, queries = k.reshape(slots, 2, 32), q.reshape(2, 3, 32)
+        for kv_head, seen in enumerate(numpy_picks(keys, queries, slots - 1, named)):
+            for head in range(3):
+                scores = keys[seen, kv_head].astype(np.float64) @ queries[kv_head, head]
+                weights = np.exp(scores - scores.max())
+                expected = weights / weights.sum() @ v.reshape(slots, 2, 32)[seen, kv_head].astype(np.float64)
+                assert np.abs(got.reshape(6, 32)[3 * kv_head + head] - expected).max() < 2e-5
+
+
+def test_equal_bounds_pick_the_lower_blocks(tiny_path: Callable[..., Path]) -> None:
+    q = np.ones((1, 32), np.float32)
+    k = np.ones((160, 16), np.float32)
+    v = np.arange(160, dtype=np.float32)[:, None].repeat(16, 1)
+    got = _core.testing.picked_attention("reference", q, k, v, 2, 1, _core.SparseView(sinks=0, recent=16, num_best=2))
+    assert np.allclose(got, (np.arange(32).sum() + np.arange(144, 160).sum()) / 48)
+
+
+def test_blocks_go_without_trees(tiny_path: Callable[..., Path]) -> None:
+    with LLM(tiny_path(), **ENGINE) as llm:
+        with pytest.raises(llmi.LlmiError, match="takes no tree"), llm.sequence([5], sparse_attention=BLOCKS) as sequence:
+            sequence.extend(TokenTree([3, 4], [-1, -1]))
+        with pytest.raises(llmi.LlmiError, match="leave one out"):
+            llm.generate([[5]], max_tokens=2, penalty_alpha=0.5, top_k=4, sparse_attention=BLOCKS)
 
 
 def test_devices_have_none(tiny_path: Callable[..., Path], view: dict[str, Any], device: str) -> None:

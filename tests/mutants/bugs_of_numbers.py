@@ -303,6 +303,14 @@ BUGS = [
         "kernels/test_attention.py",
     ),
     Mutant(
+        "bounds of a page's earlier keys",
+        "csrc/cache",
+        "Allocate",
+        "if (on_allocate_) on_allocate_(page);",
+        "",
+        "engine/test_sparse_attention.py",
+    ),
+    Mutant(
         "blocks of sinks are given back",
         "csrc/cache",
         "GiveBackGroup",

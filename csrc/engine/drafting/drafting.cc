@@ -285,6 +285,7 @@ void Drafting::Take(Sample& sample, Seat& seat) {
     if (seat.error) throw *seat.error;
     CheckDraft(&seat.draft, vocab_size_, seat.budget.max_nodes);
     draft = CutDepth(seat.draft, seat.budget.max_depth);
+    if (sample.request().view.picks()) draft = FirstPath(draft);
     if (sample.judges_drafts()) CheckFits(sample, draft);
   } catch (const Error& error) {
     requests_.Fail(*sample.running, error);

@@ -8,6 +8,7 @@
 #include "kernels/layout/packed_weights.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/bound_scores.h"
 #include "kernels/ops/conv_step.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/norm.h"
@@ -39,6 +40,7 @@ namespace llmi {
   X(recurrence_step, (const RecurrenceArgs& args, const RecurrenceTask& task, float* state, const float* input, float* out)) \
   X(conv_step, (const ConvStep& step))                                                                                       \
   X(kv_write, (const KvWriteArgs& args, const AttentionSegment& segment, const KvRange& range))                              \
+  X(bound_scores, (const BoundArgs& args))                                                                                   \
   X(attention, (const AttentionArgs& args, const AttentionTask& task))                                                       \
   X(attention_span, (const AttentionArgs& args, const AttentionTask& task, int64_t span, float* partials))                   \
   X(attention_merge, (const AttentionArgs& args, const AttentionTask& task, int64_t num_spans, const float* partials))       \

@@ -41,6 +41,11 @@ struct AttentionSegment {
   const int32_t* block_table;
   const int32_t* parents = nullptr;  // [num_rows] or null
   SparseView view = {};
+  // Of a row alone that picks: positions and slots are those of the tiles that it sees, in order. For each KV head the num_picked first of
+  // them [num_kv_heads, num_picked]; those behind are the sequence's, `shift` tiles on. Null: all are the sequence's own.
+  const int32_t* picked = nullptr;
+  int64_t num_picked = 0;
+  int64_t shift = 0;
 };
 
 struct AttentionArgs {
@@ -129,6 +134,14 @@ static inline int64_t AttentionFirstSeen(const AttentionArgs& args, const Attent
 // The first positions that the row sees apart from its window.
 static inline int64_t AttentionSinksSeen(const AttentionArgs& args, const AttentionSegment& segment, int64_t row) {
   return AttentionFirstSeen(args, segment, row) > 0 ? segment.view.sinks : 0;
+}
+
+// The sequence's slot that a segment's slot stands for.
+static inline int64_t SlotSeen(const AttentionSegment& segment, int64_t kv_head, int64_t slot) {
+  if (segment.picked == nullptr) return slot;
+  const int64_t tile = slot / kSlotsPerTile;
+  const int64_t seen = tile < segment.num_picked ? segment.picked[kv_head * segment.num_picked + tile] : tile + segment.shift;
+  return seen * kSlotsPerTile + slot % kSlotsPerTile;
 }
 
 // The spans that hold what a task's rows see: span s holds positions [256 s, 256 s + 256). If any of them sees sinks apart from its window,

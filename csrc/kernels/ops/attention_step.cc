@@ -32,7 +32,10 @@ void AttendStep(const KernelContext& context, const AttentionStep& step) {
   CheckAttention(step.attention);
   if (context.device != nullptr && step.attention.firsts == nullptr) return context.device->AttendStep(step);
   PrepareHeads(context, step.heads);
-  if (step.written.k != nullptr) {
+  if (step.bounds.bounds != nullptr) {
+    if (step.written.k != nullptr) KvWrite(context, step.written);
+    PagedAttention(context, PickedRows(context, step.attention, step.bounds).args());
+  } else if (step.written.k != nullptr) {
     WriteAndAttend(context, step.written, step.attention);
   } else {
     PagedAttention(context, step.attention);

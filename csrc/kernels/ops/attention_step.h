@@ -12,6 +12,7 @@
 #include "kernels/ops/context.h"
 #include "kernels/ops/linear_input.h"
 #include "kernels/ops/norm.h"
+#include "kernels/ops/picked_attention.h"
 #include "kernels/ops/rope.h"
 #include "kernels/ops/row_ops.h"
 
@@ -38,8 +39,9 @@ struct AttentionStep {
   bool keeps_queries = false;
   KvWriteArgs written;  // k null: the cache holds K and V of these rows, another layer's
   AttentionArgs attention;
-  GateArgs gate{};       // x null: none; else attention.out
-  LinearInput output{};  // forms of attention.out
+  KeyBoundsView bounds{};  // of the cache's keys, if rows pick what they see
+  GateArgs gate{};         // x null: none; else attention.out
+  LinearInput output{};    // forms of attention.out
 };
 void AttendStep(const KernelContext& context, const AttentionStep& step);
 

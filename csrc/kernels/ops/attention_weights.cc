@@ -34,7 +34,7 @@ int64_t PositionOf(const AttentionArgs& args, const AttentionSegment& segment, i
 
 std::vector<float> AttentionWeights(const AttentionArgs& args, const AttentionSegment& segment, int64_t row) {
   const KvView& kv = args.kv;
-  const int64_t length = segment.base_len + row + 1;
+  const int64_t length = SlotSeen(segment, 0, segment.base_len + row) + 1;
   std::vector<float> weights(static_cast<size_t>(args.num_heads * length), 0.0f);
   const std::vector<int64_t> slots = VisibleSlots(args, segment, row);
   std::vector<double> scores(slots.size());
@@ -42,7 +42,7 @@ std::vector<float> AttentionWeights(const AttentionArgs& args, const AttentionSe
     const float* query = args.q + (segment.row_begin + row) * args.q_stride + head * kv.head_dim;
     const int64_t kv_head = head / (args.num_heads / kv.num_kv_heads);
     for (size_t i = 0; i < slots.size(); ++i) {
-      const uint8_t* tile = KvTile(kv, segment.block_table, kv_head, slots[i]);
+      const uint8_t* tile = KvTile(kv, segment.block_table, kv_head, SlotSeen(segment, kv_head, slots[i]));
       const int64_t position = PositionOf(args, segment, slots[i]);
       scores[i] = static_cast<double>(FinishedScore(args, head, position, KvScore(kv, tile, slots[i], query)));
     }
@@ -54,8 +54,10 @@ std::vector<float> AttentionWeights(const AttentionArgs& args, const AttentionSe
       total = ExpF64(sink - largest);
     }
     for (double& score : scores) total += score = ExpF64(score - largest);
-    for (size_t i = 0; i < slots.size(); ++i)
-      weights[static_cast<size_t>(head * length + slots[i])] = static_cast<float>(scores[i] / total);
+    for (size_t i = 0; i < slots.size(); ++i) {
+      const int64_t slot = SlotSeen(segment, kv_head, slots[i]);
+      weights[static_cast<size_t>(head * length + slot)] = static_cast<float>(scores[i] / total);
+    }
   }
   return weights;
 }

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from llmi._core import GrammarMatcher, ModelFiles, RankGroup, Request, SamplerState, SamplingParams, _Bound
+from llmi._core import GrammarMatcher, ModelFiles, RankGroup, Request, SamplerState, SamplingParams, SparseView, _Bound
 
 _F32: TypeAlias = NDArray[np.float32]
 # (codes, scales, sums, half sums), and with 16 bits the low bytes.
@@ -140,8 +140,10 @@ def attention(
     sinks: Sequence[float] | None = None,
     linear_biases: Sequence[float] | None = None,
     parents: Sequence[int] | None = None,
+    view: SparseView = ...,
     num_threads: int = 1,
 ) -> _F32: ...
+def picked_attention(table: str, q: _F32, k: _F32, v: _F32, num_heads: int, num_kv_heads: int, view: SparseView, /) -> _F32: ...
 def attention_step(
     table: str, q: _F32, k: _F32, v: _F32, num_heads: int, num_kv_heads: int, **options: object
 ) -> tuple[_F32, _F32, tuple[NDArray[Any], ...] | None]: ...

@@ -297,7 +297,9 @@ class EditFields:
         "{'method': 'streaming', 'sinks': 4, 'window': 508}: each row of prompt and output sees the first 4 positions and the last 508, its"
         " own included (Xiao et al., 2024). Positions stay absolute, and blocks that the window has passed are given back. What a row sees"
         " depends on its own tokens alone, so batch, chunks and prefix hits change no bit; cached blocks serve requests with the same"
-        " numbers alone. On the CPU, for models without windows, sinks, states or latents of their own.",
+        " numbers alone. On the CPU, for models without windows, sinks, states or latents of their own. {'method': 'blocks', 'tokens': 512,"
+        " 'sinks': 16, 'recent': 64}: 512 tokens in blocks of 16, the first 16, the last 64, and for each KV head the blocks with the"
+        " largest bound of a product with the row's queries (Quest: Tang et al., 2024). It keeps all blocks, and reads few.",
     )
     logit_bias: Mapping[int, float] | None = field(None, Maybe(Bias(LIMITS["logit_bias"])), "Added to logits; -inf bans.")
     bad_words: str | list[str] | list[list[int]] | None = field(

@@ -10,7 +10,10 @@ from llmi.errors import InvalidParamsError
 
 _RULE = "None or a mapping such as {'method': 'streaming', 'sinks': 4, 'window': 508}"
 #: The numbers of each method.
-_KINDS = {"streaming": {"sinks": Whole(0, 256), "window": Whole(1, 1 << 30)}}
+_KINDS = {
+    "streaming": {"sinks": Whole(0, 256), "window": Whole(1, 1 << 30)},
+    "blocks": {"tokens": Whole(16, 1 << 30), "sinks": Whole(0, 1 << 30), "recent": Whole(16, 1 << 30)},
+}
 
 
 class SparseKind:
@@ -30,4 +33,12 @@ class SparseKind:
             raise InvalidParamsError(f"{name} has {unknown[0]!r:.80}: method {method!r} takes {' and '.join(kinds)}", name)
         if missing := [key for key in kinds if key not in value]:
             raise InvalidParamsError(f"{name} lacks {missing[0]!r}: method {method!r} takes {' and '.join(kinds)}", name)
-        return {"method": method} | {key: kind.parse(f"{name}.{key}", value[key]) for key, kind in kinds.items()}
+        numbers: dict[str, int] = {key: kind.parse(f"{name}.{key}", value[key]) for key, kind in kinds.items()}
+        if method == "blocks":
+            for key, number in numbers.items():
+                if number % 16:
+                    raise InvalidParamsError(f"{name}.{key} = {number} is no multiple of 16, the tokens of a block", name)
+            if numbers["tokens"] <= numbers["sinks"] + numbers["recent"]:
+                taken = f"sinks + recent = {numbers['sinks']} + {numbers['recent']}"
+                raise InvalidParamsError(f"{name}: {taken} leave nothing of tokens = {numbers['tokens']} to pick: raise tokens", name)
+        return {"method": method} | numbers

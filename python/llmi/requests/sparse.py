@@ -12,4 +12,8 @@ def core_view(sparse_attention: Mapping[str, Any] | None) -> _core.SparseView:
     """The core's form of parsed `sparse_attention`."""
     if sparse_attention is None:
         return _core.SparseView()
-    return _core.SparseView(sinks=sparse_attention["sinks"], recent=sparse_attention["window"])
+    sinks = sparse_attention["sinks"]
+    if sparse_attention["method"] == "streaming":
+        return _core.SparseView(sinks=sinks, recent=sparse_attention["window"])
+    recent = sparse_attention["recent"]
+    return _core.SparseView(sinks=sinks, recent=recent, num_best=(sparse_attention["tokens"] - sinks - recent) // 16)

@@ -12,5 +12,6 @@
 #include "kernels/cpu/simd/linear_bf16-inl.h"
 #include "kernels/cpu/simd/probe_bf16-inl.h"
 #include "kernels/cpu/simd/attention-inl.h"
+#include "kernels/cpu/simd/bound_scores-inl.h"
 #include "kernels/cpu/simd/kv_write-inl.h"
 #include "kernels/cpu/simd/conv-inl.h"

@@ -32,7 +32,7 @@ void AttendSpan(const AttentionArgs& args, const AttentionSegment& segment, int6
   float maximum = kMinusInfinity;
   for (int64_t j = begin; j < end; ++j) {
     const int64_t slot = slots[j - span] = SlotOf(segment, row, position, j);
-    const uint8_t* tile = tiles[j - span] = KvTile(kv, segment.block_table, kv_head, slot);
+    const uint8_t* tile = tiles[j - span] = KvTile(kv, segment.block_table, kv_head, SlotSeen(segment, kv_head, slot));
     const float score = FinishedScore(args, head, j, KvScore(kv, tile, slot, q));
     p[j - span] = score;
     maximum = Max(maximum, score);

@@ -146,7 +146,8 @@ inline void FindTiles(const AttentionArgs& args, const AttentionTask& task, int6
   const int64_t kv_head = AttentionKvHead(args, task);
   for (int64_t tile = span > first ? 0 : (first - span) / kSlotsPerTile; tile < kTilesPerSpan && span + tile * kSlotsPerTile < end;
        ++tile) {
-    tiles->k[tile] = KvTile(kv, args.segments[task.segment].block_table, kv_head, span + tile * kSlotsPerTile);
+    const AttentionSegment& segment = args.segments[task.segment];
+    tiles->k[tile] = KvTile(kv, segment.block_table, kv_head, SlotSeen(segment, kv_head, span + tile * kSlotsPerTile));
     tiles->v[tile] = tiles->k[tile] + KvValueOffset(kv);
   }
 }
