@@ -243,4 +243,20 @@ BUGS = [
         "{begin / kTileRows + 1, num_tiles}",
         "compress/test_calibration.py",
     ),
+    Mutant(
+        "pruning weighs rows by another matrix's inputs",
+        "python/llmi/compress/pruning.py",
+        "_norms",
+        "norms = calibration.norms(name)",
+        'norms = calibration.norms(name.replace("ffn_gate", "attn_output"))',
+        "compress/test_structure_of_files.py",
+    ),
+    Mutant(
+        "a rotation forgets the last norm",
+        "python/llmi/compress/rotation.py",
+        "rotated_values",
+        "partial(_read, source, turn, head, spec.final_norm)",
+        "partial(_read, source, turn, head, NormSpec())",
+        "compress/test_structure_of_files.py",
+    ),
 ]

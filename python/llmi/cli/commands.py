@@ -1,5 +1,5 @@
-"""The command line: llmi chat | generate | embed | serve | batch | inspect | doctor | bench | eval | calibrate | quantize | simulate |
-train-heads | conformance | replay | cache."""
+"""The command line: llmi chat | generate | embed | serve | batch | inspect | doctor | bench | eval | calibrate | quantize | prune |
+pool-heads | simulate | train-heads | conformance | replay | cache."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from llmi.cli.console import OutputError, check_folder_of, finish, is_terminal, 
 from llmi.cli.embed import add_embed_options, run_embed
 from llmi.cli.engine_flags import add_engine_flags, given_engine_options
 from llmi.cli.evaluate import add_eval_options, run_eval
+from llmi.cli.prune import add_pool_options, add_prune_options, run_pool_heads, run_prune
 from llmi.cli.quantize import add_quantize_options, run_quantize
 from llmi.cli.sampling_flags import add_flags, given
 from llmi.cli.serve import add_options as add_serve_options
@@ -103,6 +104,20 @@ def _parser() -> argparse.ArgumentParser:
             "quantize",
             help="a GGUF file in a smaller type",
             description="Writes a GGUF file with smaller matrices. Equal inputs give equal bytes; `llmi replay OUT -m MODEL` checks it.",
+        )
+    )
+    add_prune_options(
+        commands.add_parser(
+            "prune",
+            help="a GGUF file with zeros, or without some layers",
+            description="Writes a GGUF file with fewer weights or layers. `llmi replay OUT -m MODEL` makes it again.",
+        )
+    )
+    add_pool_options(
+        commands.add_parser(
+            "pool-heads",
+            help="a GGUF file with fewer heads of keys and values",
+            description="Writes a GGUF file whose heads of keys and values are means of neighbours. Without training it is much worse.",
         )
     )
     add_simulate_options(
@@ -349,7 +364,7 @@ def _replay(arguments: argparse.Namespace) -> int:
     if arguments.receipt.endswith(".gguf"):
         from pathlib import Path
 
-        from llmi.compress.quantizing import replay_file
+        from llmi.compress.replaying import replay_file
 
         is_equal, line = replay_file(Path(arguments.receipt), getattr(arguments, "model", None), arguments.calibration)
         show(line)
@@ -406,6 +421,8 @@ COMMANDS = {
     "eval": run_eval,
     "calibrate": run_calibrate,
     "quantize": run_quantize,
+    "prune": run_prune,
+    "pool-heads": run_pool_heads,
     "simulate": simulate_command,
     "train-heads": lambda arguments: train(arguments, _load),
     "conformance": conformance,

@@ -4,9 +4,13 @@ from llmi.compress.absmax import Quantized, absmax_quantize
 from llmi.compress.calibration import Calibration, calibrate
 from llmi.compress.evaluation import evaluate, evaluate_all
 from llmi.compress.heads import pool_kv_heads
+from llmi.compress.heads_of_files import pool_heads
+from llmi.compress.layers import drop_layers
 from llmi.compress.masks import prune_mask
+from llmi.compress.pruning import prune
 from llmi.compress.quantizing import Report, quantize
 from llmi.compress.results import Difference, Evaluation
+from llmi.compress.rotation import rotate
 from llmi.compress.study import threshold_plot
 from llmi.compress.threshold import kl_threshold
 
@@ -18,11 +22,15 @@ __all__ = [
     "Report",
     "absmax_quantize",
     "calibrate",
+    "drop_layers",
     "evaluate",
     "evaluate_all",
     "kl_threshold",
+    "pool_heads",
     "pool_kv_heads",
+    "prune",
     "prune_mask",
     "quantize",
+    "rotate",
     "threshold_plot",
 ]

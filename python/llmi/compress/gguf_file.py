@@ -153,6 +153,17 @@ def number_entry(value: int) -> bytes:
     return struct.pack("<II", _U32, value)
 
 
+def sliced_entry(entry: bytes, count: int, kept: Sequence[int]) -> bytes | None:
+    """Of an array of so many numbers those at these places; None of any other entry."""
+    if struct.unpack_from("<I", entry)[0] != _ARRAY:
+        return None
+    inner, length = struct.unpack_from("<IQ", entry, 4)
+    if length != count or inner not in _SCALARS:
+        return None
+    size = _SCALARS[inner]
+    return struct.pack("<IIQ", _ARRAY, inner, len(kept)) + b"".join(entry[16 + place * size : 16 + (place + 1) * size] for place in kept)
+
+
 @dataclasses.dataclass(frozen=True)
 class NewTensor:
     """A tensor to write; `make` gives its bytes when they are due."""
@@ -184,6 +195,24 @@ def made_ahead(tensors: Sequence[NewTensor]) -> Iterator[list[NewTensor]]:
 
 def write_gguf(path: Path, entries: Mapping[str, bytes], tensors: Sequence[NewTensor], written: Callable[[], object]) -> None:
     """Writes a file, whole or not at all. written: called after each tensor. Raises OSError."""
+    start, alignment, _ = _header(entries, tensors)
+    with whole_file(path) as file:
+        file.write(start)
+        for data in _checked(tensors):
+            file.write(data + bytes(-len(data) % alignment))
+            written()
+
+
+def write_header(path: Path, entries: Mapping[str, bytes], tensors: Sequence[NewTensor]) -> None:
+    """Writes the same file with nothing but zeros in its tensors, which take no room on the disk. Raises OSError."""
+    start, _, size = _header(entries, tensors)
+    with path.open("wb") as file:
+        file.write(start)
+        file.truncate(len(start) + size)
+
+
+def _header(entries: Mapping[str, bytes], tensors: Sequence[NewTensor]) -> tuple[bytes, int, int]:
+    """(all bytes before the tensors, alignment, bytes of the tensors)."""
     alignment = struct.unpack("<I", entries[_ALIGNMENT][4:])[0] if _ALIGNMENT in entries else 32
     header = [struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(entries))]
     header += [_named(name) + entry for name, entry in entries.items()]
@@ -193,12 +222,8 @@ def write_gguf(path: Path, entries: Mapping[str, bytes], tensors: Sequence[NewTe
         header.append(struct.pack("<IQ", tensor.type, offset))
         size = num_bytes(tensor.shape, tensor.type)
         offset += size + -size % alignment
-    with whole_file(path) as file:
-        start = b"".join(header)
-        file.write(start + bytes(-len(start) % alignment))
-        for data in _checked(tensors):
-            file.write(data + bytes(-len(data) % alignment))
-            written()
+    start = b"".join(header)
+    return start + bytes(-len(start) % alignment), alignment, offset
 
 
 def _checked(tensors: Iterable[NewTensor]) -> Iterable[bytes]:

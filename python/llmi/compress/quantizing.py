@@ -151,7 +151,7 @@ def quantize(
     >>> print(quantize("model.gguf", "small.gguf", type="Q4_1", tensors={"*ffn_down*": "Q8_0"}))  # doctest: +SKIP
     """
     settings = _Settings.of(type, method, [] if tensors is None else tensors.items())
-    path, target = by_name.resolve(model), _free(out)
+    path, target = by_name.resolve(model), free_path(out)
     sums = calibration if calibration is None or isinstance(calibration, Calibration) else Calibration.load(calibration)
     rounding = Rounding(settings.method, sums)
     opened, source = _open(path)
@@ -202,7 +202,7 @@ def replay_file(
     sums = None
     if wanted is not None:
         origin["calibration"] = wanted
-        sums = _calibration_of(path, opened.path, wanted, calibration)
+        sums = calibration_of(path, opened.path, wanted, calibration)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         again = Path(folder) / path.name
         _write(opened, source, again, settings, Rounding(settings.method, sums), origin)
@@ -212,7 +212,7 @@ def replay_file(
     return False, f"{path}: made again from {opened.path.name} it has other bytes (SHA-256 {second}, not {first})"
 
 
-def _calibration_of(path: Path, source: Path, wanted: Mapping[str, object], given: str | os.PathLike[str] | None) -> Calibration:
+def calibration_of(path: Path, source: Path, wanted: Mapping[str, object], given: str | os.PathLike[str] | None) -> Calibration:
     """The calibration that a receipt names. Raises InvalidParamsError: it is not found, or is another one."""
     made = wanted.get("made")
     beside = path.parent / str(wanted.get("file"))
@@ -227,7 +227,7 @@ def _calibration_of(path: Path, source: Path, wanted: Mapping[str, object], give
     return found
 
 
-def _free(out: str | os.PathLike[str]) -> Path:
+def free_path(out: str | os.PathLike[str]) -> Path:
     path = Path(out)
     if path.suffix != ".gguf":
         raise InvalidParamsError(f"out: {path} must end in .gguf", "out")

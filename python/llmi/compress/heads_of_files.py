@@ -1,0 +1,121 @@
+"""Files with fewer heads of keys and values."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from llmi.base.kinds import Whole, parse
+from llmi.compress.calibration import Calibration
+from llmi.compress.gguf_file import number_entry
+from llmi.compress.heads import pool_kv_heads
+from llmi.compress.quantizing import Report
+from llmi.compress.rewriting import Edit, Source, float_tensor, rewrite
+from llmi.errors import InvalidParamsError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    F32 = NDArray[np.float32]
+
+_HEADS = Whole(1, 1 << 20)
+
+
+def pool_heads(model: str | os.PathLike[str], out: str | os.PathLike[str], *, num_kv_heads: int) -> Report:
+    """Writes a model with fewer heads of keys and values, each the mean of neighbours: multi-head attention becomes grouped-query or
+    multi-query attention, and the cache smaller (Ainslie et al. 2023, arXiv 2305.13245). Without training the model is much worse.
+
+    Parameters
+    ----------
+    model : path or name
+        A GGUF file of one part.
+    out : path
+        A new .gguf file; it is written whole or not at all. Pooled matrices that were quantised become F16.
+    num_kv_heads : int
+        Heads that are left; divides those that there are.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    InvalidParamsError
+        A number that does not divide that of the heads, or is not below it; an `out` that exists or cannot be written.
+    ModelFileError
+        No GGUF file of one part; UnsupportedModelError names what the method does not know of a graph.
+
+    Examples
+    --------
+    >>> from llmi.compress import pool_heads
+    >>> print(pool_heads("model.gguf", "mqa.gguf", num_kv_heads=1))  # doctest: +SKIP
+    """
+    return rewrite(model, out, PoolHeads.of({"num_kv_heads": num_kv_heads}))
+
+
+@dataclasses.dataclass(frozen=True)
+class PoolHeads:
+    """`pool_heads`."""
+
+    num_kv_heads: int
+    made: ClassVar[str] = "pool_heads"
+
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> PoolHeads:
+        """From a caller or a receipt. Raises InvalidParamsError."""
+        return cls(parse(_HEADS, "num_kv_heads", settings["num_kv_heads"]))
+
+    def settings(self) -> dict[str, object]:
+        """For the receipt."""
+        return dataclasses.asdict(self)
+
+    def edit(self, source: Source, calibration: Calibration | None) -> Edit:
+        """Keys and values of every layer, and the number of heads."""
+        del calibration
+        spec = source.spec
+        heads = spec.num_kv_heads
+        if self.num_kv_heads >= heads or heads % self.num_kv_heads:
+            raise InvalidParamsError(
+                f"num_kv_heads = {self.num_kv_heads} must be below the model's {heads} heads of keys and values, and divide them",
+                "num_kv_heads",
+            )
+        pooled = _pooled_tensors(source)
+        tensors = []
+        for tensor in source.gguf.tensors:
+            if tensor.name in pooled:
+                shape = (*tensor.shape[:-1], tensor.shape[-1] // heads * self.num_kv_heads)
+                tensors.append(
+                    float_tensor(tensor.name, shape, tensor.type, partial(_pooled, source, tensor.name, heads, self.num_kv_heads))
+                )
+            else:
+                tensors.append(source.copied(tensor.name))
+        architecture = source.gguf.text_of("general.architecture")
+        spec.num_kv_heads = self.num_kv_heads
+        return Edit(tensors, {f"{architecture}.attention.head_count_kv": number_entry(self.num_kv_heads)}, spec)
+
+
+def _pooled(source: Source, name: str, heads: int, to: int) -> F32:
+    values = source.values(name)
+    rows = values.reshape(len(values), -1)  # a bias has one column
+    return pool_kv_heads(rows, num_kv_heads=heads, to=to).reshape(-1, *values.shape[1:])
+
+
+def _pooled_tensors(source: Source) -> set[str]:
+    spec = source.spec
+    names: set[str] = set()
+    rows = spec.num_kv_heads * spec.head_dim
+    for index, layer in enumerate(spec.layers):
+        attention = layer.attention
+        if layer.mixer != "attention" or attention.latent.rank or attention.num_kv_heads or attention.kv_donor >= 0:
+            raise source.refuse("pool_heads", f"whose layer {index} has no keys and values of the model's number of heads")
+        norms = attention.norms
+        if norms.span == "projection" or norms.own_weights:
+            raise source.refuse("pool_heads", f"with norms over all heads of layer {index}, or with weights for each of them")
+        for linear in (attention.key, attention.value):
+            if not linear.weight.name or source.tensors[linear.weight.name].shape[-1] != rows:
+                raise source.refuse("pool_heads", f"whose layer {index} has no keys and values in tensors of their own")
+            names |= {linear.weight.name, linear.bias.name} - {""}
+    return names

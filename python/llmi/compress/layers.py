@@ -1,0 +1,188 @@
+"""Files with fewer layers."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from llmi.base.kinds import Listed, Whole, parse
+from llmi.compress.calibration import Calibration
+from llmi.compress.gguf_file import number_entry, sliced_entry
+from llmi.compress.own_text import own_text
+from llmi.compress.quantizing import Report
+from llmi.compress.rewriting import Edit, Source, rewrite
+from llmi.errors import InvalidParamsError
+from llmi.families import ModelSpec
+from llmi.families.spec import LayerSpec, TensorBinding
+from llmi.llm import LLM
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    F64 = NDArray[np.float64]
+else:
+    from llmi.base.lazy_numpy import np
+
+_LAYER = Whole(0, 1 << 16)
+_COUNT = Whole(1, 1 << 16)
+_TOKENS = 4096  # of the model's own text, by which layers are chosen
+_WINDOW = 512
+
+
+def drop_layers(
+    model: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    layers: Iterable[int] | None = None,
+    count: int | None = None,
+) -> Report:
+    """Writes a model without some of its layers; the others stay byte for byte.
+
+    Parameters
+    ----------
+    model : path or name
+        A GGUF file of one part.
+    out : path
+        A new .gguf file; it is written whole or not at all.
+    layers : iterable of int, optional
+        Those that go, counted from 0. Give this or count.
+    count : int, optional
+        So many layers in a row go: those whose input and output are most alike, by the mean cosine of the rows of 4,096 tokens that the
+        model writes itself. The first two and the last layer stay.
+
+    Returns
+    -------
+    Report
+        Its remarks name the layers.
+
+    Raises
+    ------
+    InvalidParamsError
+        Both or neither of layers and count, a layer twice or one that is not there, all layers, an `out` that exists or cannot be written.
+    ModelFileError
+        No GGUF file of one part; UnsupportedModelError: what a layer does depends on its number, as in Gemma 3.
+
+    Examples
+    --------
+    >>> from llmi.compress import drop_layers
+    >>> print(drop_layers("model.gguf", "short.gguf", count=2))  # doctest: +SKIP
+    """
+    return rewrite(model, out, DropLayers.of({"layers": None if layers is None else list(layers), "count": count}))
+
+
+@dataclasses.dataclass(frozen=True)
+class DropLayers:
+    """`drop_layers`."""
+
+    layers: list[int] | None
+    count: int | None
+    made: ClassVar[str] = "drop_layers"
+
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> DropLayers:
+        """From a caller or a receipt. Raises InvalidParamsError."""
+        layers, count = settings["layers"], settings["count"]
+        if (layers is None) == (count is None):
+            raise InvalidParamsError("give layers or count, one of the two", "layers")
+        if layers is None:
+            return cls(None, parse(_COUNT, "count", count))
+        named = parse(Listed(_LAYER, "a list of layers, counted from 0", 1 << 16, min_len=1), "layers", layers)
+        twice = next((layer for layer in named if named.count(layer) > 1), None)
+        if twice is not None:
+            raise InvalidParamsError(f"layers names layer {twice} twice", "layers")
+        return cls(sorted(named), None)
+
+    def settings(self) -> dict[str, object]:
+        """For the receipt."""
+        return dataclasses.asdict(self)
+
+    def edit(self, source: Source, calibration: Calibration | None) -> Edit:
+        """The layers that stay, with new numbers."""
+        del calibration
+        total = len(source.spec.layers)
+        gone = self._chosen(source) if self.layers is None else self.layers
+        if gone[-1] >= total:
+            raise InvalidParamsError(f"layers: there is no layer {gone[-1]}: the model has {total}, counted from 0", "layers")
+        if len(gone) == total:
+            raise InvalidParamsError(f"layers: all {total} layers cannot go", "layers")
+        kept = [layer for layer in range(total) if layer not in gone]
+        numbers = {old: new for new, old in enumerate(kept)}
+        tensors = []
+        for tensor in source.gguf.tensors:
+            found = re.fullmatch(r"blk\.(\d+)\.(.*)", tensor.name)
+            if found is None:
+                tensors.append(source.copied(tensor.name))
+            elif int(found[1]) >= total:
+                raise source.refuse("drop_layers", f"with layers that llmi does not run ({tensor.name})")
+            elif int(found[1]) in numbers:
+                tensors.append(source.copied(tensor.name, f"blk.{numbers[int(found[1])]}.{found[2]}"))
+        architecture = source.gguf.text_of("general.architecture")
+        entries = {f"{architecture}.block_count": number_entry(len(kept))}
+        for name, entry in source.gguf.entries.items():
+            if name.startswith(f"{architecture}.") and (cut := sliced_entry(entry, total, kept)) is not None:
+                entries[name] = cut
+        return Edit(tensors, entries, _with_layers(source.spec, kept), {"layers": f"{', '.join(map(str, gone))} of {total} left out"})
+
+    def _chosen(self, source: Source) -> list[int]:
+        """The run whose input and output are most alike, the first at a tie."""
+        assert self.count is not None
+        total = len(source.spec.layers)
+        starts = range(2, total - self.count)
+        if not starts:
+            raise InvalidParamsError(
+                f"count = {self.count}: the first two and the last of {total} layers stay, so that at most {max(total - 3, 0)} can go",
+                "count",
+            )
+        sums = [0.0] * len(starts)
+        with LLM(source.path, enable_prefix_caching=False) as llm:
+            for text in own_text(llm, 0, _TOKENS):
+                for begin in range(0, len(text), _WINDOW):
+                    rows = llm.hidden_states([text[begin : begin + _WINDOW]], layers=range(total + 1))[0]
+                    for place, start in enumerate(starts):
+                        sums[place] += _alike(rows[start], rows[start + self.count])
+        first = starts[sums.index(max(sums))]
+        return list(range(first, first + self.count))
+
+
+def _alike(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
+    """The sum of the cosines of rows."""
+    a, b = first.astype(np.float64), second.astype(np.float64)
+    cosines = _over_columns(a * b) / np.sqrt(_over_columns(a * a) * _over_columns(b * b))
+    return float(sum(cosines.tolist()))
+
+
+def _over_columns(values: F64) -> F64:
+    """Sums of rows in one order on every machine: halves are added to halves."""
+    while values.shape[1] > 1:
+        half = (values.shape[1] + 1) // 2
+        folded = values[:, :half].copy()
+        folded[:, : values.shape[1] - half] += values[:, half:]
+        values = folded
+    return values[:, 0]
+
+
+def _with_layers(spec: ModelSpec, kept: list[int]) -> ModelSpec:
+    """The same model with these layers alone, their tensors by their new numbers."""
+    spec.layers = [spec.layers[old] for old in kept]
+    for new, (old, layer) in enumerate(zip(kept, spec.layers, strict=True)):
+        _rename(layer, f"blk.{old}.", f"blk.{new}.")
+        if layer.attention.kv_donor >= 0:
+            donor = layer.attention.kv_donor
+            layer.attention.kv_donor = kept.index(donor) if donor in kept else -2  # -2: no file says this
+    return spec
+
+
+def _rename(part: LayerSpec | object, old: str, new: str) -> None:
+    if isinstance(part, TensorBinding):
+        if part.name.startswith(old):
+            part.name = new + part.name.removeprefix(old)
+    elif isinstance(part, list):
+        for item in part:
+            _rename(item, old, new)
+    elif dataclasses.is_dataclass(part):
+        for field in dataclasses.fields(part):
+            _rename(getattr(part, field.name), old, new)

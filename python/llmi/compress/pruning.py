@@ -1,0 +1,153 @@
+"""Files whose matrices have zeros where weights were pruned."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from llmi.base.kinds import Choice, Real, Text, parse
+from llmi.compress.calibration import Calibration
+from llmi.compress.masks import prune_mask
+from llmi.compress.quantizing import Report
+from llmi.compress.rewriting import Edit, Source, float_tensor, rewrite
+from llmi.errors import InvalidParamsError
+from llmi.families.spec import LinearSpec, RouterSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    F32 = NDArray[np.float32]
+else:
+    from llmi.base.lazy_numpy import np
+
+PRUNE_METHODS = ("magnitude", "wanda")
+_SHARE = Real(0.0, 1.0, "a share in [0, 1]")
+
+
+def prune(
+    model: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    sparsity: float | None = None,
+    pattern: str | None = None,
+    method: str = "magnitude",
+    calibration: Calibration | str | os.PathLike[str] | None = None,
+) -> Report:
+    """Writes a model in which weights of the layers' matrices are 0: those that `prune_mask` leaves out, matrix by matrix. Embedding, head,
+    norms and biases stay. The zeros are stored like all other weights: the file is no smaller and runs no faster.
+
+    Parameters
+    ----------
+    model : path or name
+        A GGUF file of one part.
+    out : path
+        A new .gguf file; it is written whole or not at all. Matrices that were quantised become F16.
+    sparsity : float, optional
+        The share that goes, in [0, 1]. Give this or pattern.
+    pattern : str, optional
+        Such as "2:4": two of each four columns of a row stay.
+    method : {"magnitude", "wanda"}
+        By |w| in the whole matrix, or by |w| times the norm of the column's input in each row.
+    calibration : Calibration or path, optional
+        Of `calibrate`, with the norms that "wanda" needs.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    InvalidParamsError
+        Both or neither of sparsity and pattern, a method without what it needs, an `out` that exists or cannot be written.
+    ModelFileError
+        No GGUF file of one part.
+
+    Examples
+    --------
+    >>> from llmi.compress import prune
+    >>> print(prune("model.gguf", "pruned.gguf", pattern="2:4"))  # doctest: +SKIP
+    """
+    settings = {"sparsity": sparsity, "pattern": pattern, "method": method}
+    pruning = Prune.of(settings)
+    if (calibration is None) == (pruning.method == "wanda"):
+        wants = "needs a calibration: llmi.compress.calibrate(model)" if calibration is None else "reads no calibration"
+        raise InvalidParamsError(f'calibration: method="{pruning.method}" {wants}', "calibration")
+    return rewrite(model, out, pruning, calibration)
+
+
+@dataclasses.dataclass(frozen=True)
+class Prune:
+    """`prune`."""
+
+    sparsity: float | None
+    pattern: str | None
+    method: str
+    made: ClassVar[str] = "prune"
+
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> Prune:
+        """From a caller or a receipt. Raises InvalidParamsError."""
+        sparsity, pattern = settings["sparsity"], settings["pattern"]
+        if (sparsity is None) == (pattern is None):
+            raise InvalidParamsError("give sparsity or pattern, one of the two", "sparsity")
+        return cls(
+            None if sparsity is None else parse(_SHARE, "sparsity", sparsity),
+            None if pattern is None else parse(Text(), "pattern", pattern),
+            parse(Choice(PRUNE_METHODS), "method", settings["method"]),
+        )
+
+    def settings(self) -> dict[str, object]:
+        """For the receipt."""
+        return dataclasses.asdict(self)
+
+    def edit(self, source: Source, calibration: Calibration | None) -> Edit:
+        """Zeros in every matrix of the layers."""
+        names = {name for layer in source.spec.layers for name in _matrices(layer)}
+        if self.pattern is not None:
+            for name in sorted(names):  # what cannot be is said before minutes pass
+                prune_mask(np.zeros((1, source.tensors[name].shape[0])), pattern=self.pattern)
+        if calibration is not None:
+            for name in sorted(names):
+                _norms(source, calibration, name)
+        tensors = [
+            float_tensor(each.name, each.shape, each.type, partial(self._pruned, source, calibration, each.name))
+            if each.name in names
+            else source.copied(each.name)
+            for each in source.gguf.tensors
+        ]
+        return Edit(tensors, {}, source.spec)
+
+    def _pruned(self, source: Source, calibration: Calibration | None, name: str) -> F32:
+        values = source.values(name)
+        matrices = values.reshape(-1, *values.shape[-2:])  # of experts one each
+        norms: list[F32 | None] = [None] * len(matrices)
+        if calibration is not None:
+            norms = list(np.broadcast_to(_norms(source, calibration, name), (len(matrices), values.shape[-1])))
+        pruned = [
+            np.where(prune_mask(matrix, sparsity=self.sparsity, pattern=self.pattern, input_norms=own), matrix, np.float32(0))
+            for matrix, own in zip(matrices, norms, strict=True)
+        ]
+        return np.stack(pruned).reshape(values.shape)
+
+
+def _norms(source: Source, calibration: Calibration, name: str) -> F32:
+    """[columns], or of experts [experts, columns]. Raises InvalidParamsError: they are of another shape."""
+    norms = calibration.norms(name)
+    columns = source.tensors[name].shape[0]
+    if norms.shape[-1] != columns:
+        raise InvalidParamsError(f"calibration: {name} reads {columns} columns, it has {norms.shape[-1]}: another model's", "calibration")
+    return norms
+
+
+def _matrices(part: object) -> Iterator[str]:
+    """Names of the weights of a part of a layer, without those that choose experts."""
+    if isinstance(part, LinearSpec):
+        if part.weight.name:
+            yield part.weight.name
+    elif dataclasses.is_dataclass(part) and not isinstance(part, RouterSpec):
+        for field in dataclasses.fields(part):
+            yield from _matrices(getattr(part, field.name))
