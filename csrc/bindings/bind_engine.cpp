@@ -4,6 +4,12 @@
 
 #include <atomic>
 #include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "bindings/bindings.h"
 #include "bindings/engine_handle.h"
@@ -69,9 +75,11 @@ void RegisterEngine(py::module_& module) {
           "start",
           [](EngineHandle& handle, const std::vector<py::bytes>& token_bytes, const std::map<int64_t, std::string>& special,
              const std::string& prefix_dir, int64_t prefix_bytes, const std::string& identity,
-             const std::string& label) { handle.Start(token_bytes, special, {prefix_dir, prefix_bytes, identity, label}); },
+             const std::string& label, bool hands_over, int64_t ask_from) {
+            handle.Start(token_bytes, special, {prefix_dir, prefix_bytes, identity, label, hands_over, ask_from});
+          },
           py::arg("token_bytes"), py::arg("special"), py::arg("prefix_dir") = "", py::arg("prefix_bytes") = 0, py::arg("identity") = "",
-          py::arg("label") = "")
+          py::arg("label") = "", py::arg("hands_over") = false, py::arg("ask_from") = 0)
       .def("info", &EngineHandle::Info)
       .def(
           "check", [](EngineHandle& handle, const Request& request) { handle.engine().Check(request); }, py::arg("request"))
@@ -97,6 +105,25 @@ void RegisterEngine(py::module_& module) {
             return handle.engine().SavePrefix(token_ids, salt.empty() ? salt : SaltWith(nullptr, {}, salt));
           },
           py::arg("token_ids"), py::arg("salt"), py::call_guard<GilReleased>())
+      .def(
+          "next_question",
+          [](EngineHandle& handle, double timeout_s) -> std::optional<std::tuple<int64_t, std::vector<int32_t>, std::string, double>> {
+            std::optional<PrefixQuestion> question = handle.engine().questions().Next(timeout_s);
+            if (!question) return std::nullopt;
+            return std::tuple(question->number, std::move(question->tokens), std::move(question->salt), question->seconds);
+          },
+          py::arg("timeout_s"), py::call_guard<GilReleased>())
+      .def(
+          "answer_question",
+          [](EngineHandle& handle, int64_t number, const std::string& answer) {
+            static const std::map<std::string, PrefixAnswer> kAnswers = {{"there", PrefixAnswer::kThere},
+                                                                         {"failed", PrefixAnswer::kFailed},
+                                                                         {"foreign", PrefixAnswer::kForeign},
+                                                                         {"late", PrefixAnswer::kLate},
+                                                                         {"unasked", PrefixAnswer::kUnasked}};
+            handle.engine().questions().Answer(number, kAnswers.at(answer));
+          },
+          py::arg("number"), py::arg("answer"), py::call_guard<GilReleased>())
       .def("on_engine_thread", [](EngineHandle& handle) { return handle.engine().OnEngineThread(); })
       .def(
           "check_open", [](EngineHandle& handle) { handle.engine().CheckOpen(); },

@@ -5,9 +5,11 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "bindings/bindings.h"
 #include "cache/saved_block.h"
+#include "model/steering.h"
 
 namespace py = pybind11;
 
@@ -40,6 +42,19 @@ void RegisterPrefixes(py::module_& module) {
         return DictOf(*header);
       },
       py::arg("bytes"), "What the first bytes of a saved block say of it; None: they are no header.");
+  module.def(
+      "prefix_keys",
+      [](const std::string& identity, const std::string& salt, const std::vector<int32_t>& token_ids, size_t block_size) {
+        std::vector<std::string> keys;
+        PrefixKey key = RootKey(identity, SaltWith(nullptr, {}, salt));
+        for (size_t end = block_size; end <= token_ids.size(); end += block_size) {
+          key = ChildKey(key, std::span(token_ids).subspan(end - block_size, block_size));
+          keys.push_back(HexOf(key));
+        }
+        return keys;
+      },
+      py::arg("identity"), py::arg("salt"), py::arg("token_ids"), py::arg("block_size"),
+      "The keys of a text's whole blocks, by which their files are named.");
   module.def(
       "saved_block_fault",
       [](const py::bytes& bytes) {

@@ -60,16 +60,13 @@ bool WriteAll(int file, std::span<const uint8_t> bytes) {
   return true;
 }
 
-[[noreturn]] void Refuse(const std::string& path, const std::string& why) {
-  throw Error(ErrorKind::kInvalidArgument, "prefix_cache_dir = '" + path + "': " + why, "prefix_cache_dir");
-}
-
 }  // namespace
 
-PrefixFolder::PrefixFolder(std::string path, int64_t most_bytes) : path_(std::move(path)), most_bytes_(most_bytes) {
-  if (mkdir(path_.c_str(), kFolderMode) != 0 && errno != EEXIST) Refuse(path_, std::string("it cannot be made: ") + std::strerror(errno));
+PrefixFolder::PrefixFolder(std::string path, int64_t most_bytes, std::string option)
+    : path_(std::move(path)), most_bytes_(most_bytes), option_(std::move(option)) {
+  if (mkdir(path_.c_str(), kFolderMode) != 0 && errno != EEXIST) Refuse(std::string("it cannot be made: ") + std::strerror(errno));
   folder_ = open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder_ < 0) Refuse(path_, errno == ENOTDIR ? "it is a file" : std::string("it cannot be opened: ") + std::strerror(errno));
+  if (folder_ < 0) Refuse(errno == ENOTDIR ? "it is a file" : std::string("it cannot be opened: ") + std::strerror(errno));
   try {
     CheckOwner();
   } catch (...) {
@@ -81,12 +78,16 @@ PrefixFolder::PrefixFolder(std::string path, int64_t most_bytes) : path_(std::mo
 
 PrefixFolder::~PrefixFolder() { close(folder_); }
 
+void PrefixFolder::Refuse(const std::string& why) const {
+  throw Error(ErrorKind::kInvalidArgument, option_ + " (folder '" + path_ + "'): " + why, option_);
+}
+
 void PrefixFolder::CheckOwner() const {
   struct stat status{};
-  if (fstat(folder_, &status) != 0) Refuse(path_, std::strerror(errno));
-  if (status.st_uid != geteuid()) Refuse(path_, "it belongs to another user, who could change answers; take a folder of your own");
+  if (fstat(folder_, &status) != 0) Refuse(std::strerror(errno));
+  if (status.st_uid != geteuid()) Refuse("it belongs to another user, who could change answers; take a folder of your own");
   if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    Refuse(path_, "other users may write there, and so change answers; chmod 700 it, or take another folder");
+    Refuse("other users may write there, and so change answers; chmod 700 it, or take another folder");
   }
 }
 

@@ -18,9 +18,9 @@ namespace llmi {
 
 class PrefixFolder {
  public:
-  // Makes the folder if there is none. Throws Error(kInvalidArgument, field prefix_cache_dir) if it is no folder, or if somebody else may
-  // write there: who can write there can change answers.
-  PrefixFolder(std::string path, int64_t most_bytes);
+  // Makes the folder if there is none. Throws Error(kInvalidArgument, field `option`) if it is no folder, or if somebody else may write
+  // there: who can write there can change answers.
+  PrefixFolder(std::string path, int64_t most_bytes, std::string option);
   ~PrefixFolder();
   PrefixFolder(const PrefixFolder&) = delete;
   PrefixFolder& operator=(const PrefixFolder&) = delete;
@@ -46,6 +46,7 @@ class PrefixFolder {
 
  private:
   void CheckOwner() const;
+  [[noreturn]] void Refuse(const std::string& why) const;
   void Touch(int file, int64_t index) const;
   bool Covers(const std::string& name, const SavedHeader& header) const;
   void MakeRoom(int64_t num_bytes);
@@ -53,6 +54,7 @@ class PrefixFolder {
 
   const std::string path_;
   const int64_t most_bytes_;
+  const std::string option_;  // that the folder comes from
   int folder_ = -1;
   std::mutex mutex_;
   std::multiset<std::string> pinned_;  // names

@@ -42,7 +42,7 @@ Engine::Engine(std::unique_ptr<Decoder> decoder, DraftHeads heads, KernelContext
     std::random_device random;
     cache_->EnablePrefixCache((static_cast<uint64_t>(random()) << 32) | random());
     if (!config.saved_prefixes.directory.empty()) {
-      saved_ = std::make_unique<SavedPrefixes>(*cache_, config.saved_prefixes, [this] { inbox_.Post([] {}); });
+      saved_ = std::make_unique<SavedPrefixes>(*cache_, config.saved_prefixes, questions_, [this] { inbox_.Post([] {}); });
     }
   }
   stats_ = std::make_unique<StatsCollector>(context_.device, *cache_, *scheduler_, *requests_, *costs_, *steps_, saved_.get(),

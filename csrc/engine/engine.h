@@ -97,6 +97,8 @@ class Engine {
   void RecordSteps(const std::string& path, const std::string& header);
   // Throws Error(kInvalidArgument) if the file could not be written.
   void EndRecording();
+  // What other engines are asked for; also of an engine that is closed. Nothing is, unless options say so.
+  PrefixQuestions& questions() { return questions_; }
   // Forgets all cached beginnings that nobody uses now. Throws like CommandQueue::Execute.
   void ResetPrefixCache();
   const KernelContext& context() const { return context_; }
@@ -137,6 +139,7 @@ class Engine {
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<StepCosts> costs_;
+  PrefixQuestions questions_{[this] { inbox_.Post([] {}); }};
   std::unique_ptr<SavedPrefixes> saved_;  // null: blocks do not outlive the engine
   std::unique_ptr<Lab> lab_;
   std::unique_ptr<ActiveRequests> requests_;

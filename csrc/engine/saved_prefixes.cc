@@ -6,6 +6,7 @@
 
 #include "core/errors.h"
 #include "engine/clock.h"
+#include "model/steering.h"
 
 namespace llmi {
 namespace {
@@ -18,9 +19,12 @@ constexpr int64_t kRetry = 4;          // one of so many readings that look slow
 
 }  // namespace
 
-SavedPrefixes::SavedPrefixes(KvCache& cache, SavedPrefixOptions options, std::function<void()> wake)
+SavedPrefixes::SavedPrefixes(KvCache& cache, const SavedPrefixOptions& options, PrefixQuestions& questions, std::function<void()> wake)
     : cache_(cache),
-      folder_(std::move(options.directory), options.most_bytes),
+      folder_(options.directory, options.most_bytes, options.option()),
+      questions_(questions),
+      hands_over_(options.hands_over),
+      ask_from_(options.ask_from),
       wake_(std::move(wake)),
       has_windows_(std::ranges::any_of(cache.groups().groups(), [](const KvGroup& group) { return group.window > 0; })) {
   cache_.SaveBlocks(options.identity, options.label, [this](int32_t node) { Save(node, false); });
@@ -47,19 +51,26 @@ bool SavedPrefixes::Fetch(uint64_t request_id, const ScheduledSequence& sequence
   const int64_t num_blocks = MostCached(sequence) / block_size;
   const int64_t num_known = cache_.MatchPrefix(tokens, num_blocks * block_size, sequence.cache_salt, sequence.kv.view) / block_size;
   if (num_known >= num_blocks) return false;
+  // What steering changed nobody else computes.
+  const bool asks = ask_from_ > 0 && (sequence.cache_salt.empty() || sequence.cache_salt.front() == kUnsteered);
   auto job = std::make_shared<Job>();
+  int64_t num_there = 0;
   const PrefixKey root = RootKey(cache_.identity(), sequence.cache_salt);
   PrefixKey parent = root;
   for (int64_t block = 0; block < num_blocks; ++block) {
     SavedHeader wanted = cache_.ExpectedHeader(tokens, block, root, parent);
     parent = ChildKey(parent, wanted.tokens);
     if (block < num_known) continue;
-    if (block == num_known && !folder_.Has(parent)) return false;
+    if ((block == num_known || asks) && num_there == block - num_known && folder_.Has(parent)) ++num_there;
+    if (num_there == 0 && !asks) return false;
     job->keys.push_back(parent);
     job->wanted.push_back(std::move(wanted));
   }
+  const bool is_asked = asks && (num_blocks - num_known - num_there) * block_size >= ask_from_;
+  if (num_there == 0 && !is_asked) return false;
   const auto num_tokens = static_cast<double>((num_blocks - num_known) * block_size);
-  const double deadline = NowSeconds() + (seconds_per_token > 0 ? num_tokens * seconds_per_token : kFirstPatienceS);
+  const double patience = seconds_per_token > 0 ? num_tokens * seconds_per_token : kFirstPatienceS;
+  const double deadline = NowSeconds() + patience;
   for (const std::shared_ptr<Job>& other : jobs_) {
     if (other->has_ended || other->keys[0] != job->keys[0]) continue;
     other->waiters.push_back({request_id, deadline, false});
@@ -76,6 +87,13 @@ bool SavedPrefixes::Fetch(uint64_t request_id, const ScheduledSequence& sequence
   }
   folder_.Pin(job->keys);
   jobs_.push_back(job);
+  if (is_asked) {
+    job->is_answered = false;
+    const auto asked = tokens.first(static_cast<size_t>(num_blocks * block_size));
+    const std::string salt = sequence.cache_salt.empty() ? "" : sequence.cache_salt.substr(1);
+    job->question = questions_.Ask({.tokens = {asked.begin(), asked.end()}, .salt = salt, .seconds = patience});
+    return true;
+  }
   {
     const std::lock_guard lock(mutex_);
     unread_.push_back(std::move(job));
@@ -96,7 +114,25 @@ void SavedPrefixes::WaitShortly() {
   changed_.wait_for(lock, std::chrono::milliseconds(100), has_news);
 }
 
+// Others have written the blocks of some prompts, or have not: what is in the folder is read.
+void SavedPrefixes::TakeAnswers() {
+  for (const auto& [number, answer] : questions_.TakeAnswers()) {
+    const auto job = std::ranges::find(jobs_, number, [](const std::shared_ptr<Job>& each) { return each->question; });
+    const std::lock_guard lock(mutex_);
+    counts_.num_asked_prefills += answer != PrefixAnswer::kUnasked;
+    counts_.num_failed_prefills += answer == PrefixAnswer::kFailed;
+    counts_.num_foreign_prefills += answer == PrefixAnswer::kForeign;
+    if (job == jobs_.end()) continue;
+    counts_.num_late_prefills += answer == PrefixAnswer::kLate && !(*job)->waiters.empty();
+    (*job)->is_answered = true;
+    (*job)->is_handed_over = answer == PrefixAnswer::kThere;
+    unread_.push_back(*job);
+    changed_.notify_all();
+  }
+}
+
 std::vector<SavedPrefixes::Ready> SavedPrefixes::TakeReady() {
+  TakeAnswers();
   std::vector<Ready> result;
   for (const std::shared_ptr<Job>& job : jobs_) {
     std::deque<PrefixFolder::File> ready;
@@ -124,6 +160,7 @@ std::vector<SavedPrefixes::Ready> SavedPrefixes::TakeReady() {
       if (is_late) {
         const std::lock_guard lock(mutex_);
         counts_.num_late_blocks += static_cast<int64_t>(job->keys.size()) - job->num_taken;
+        counts_.num_late_prefills += !job->is_answered;
       }
       if (!is_late && !job->has_ended) return false;
       result.push_back({waiter.request_id, is_whole && !waiter.is_owner});
@@ -166,6 +203,7 @@ void SavedPrefixes::Use(int32_t node, double after_s) {
 void SavedPrefixes::Save(int32_t node, bool waits) {
   PrefixTree& tree = *cache_.mutable_prefix_tree();
   if (tree.is_saved(node)) return Use(node, kUseS);
+  if (hands_over_ && !waits) return;
   if (!has_windows_ && folder_.Has(tree.key(node))) {
     tree.SetSaved(node);
     return Use(node, 0);
@@ -212,6 +250,7 @@ int64_t SavedPrefixes::SaveNow(std::span<const int32_t> token_ids, const std::st
 }
 
 void SavedPrefixes::SaveAll() {
+  if (hands_over_) return;
   const PrefixTree& tree = *cache_.prefix_tree();
   const int64_t block_bytes = cache_.groups().page_bytes() * cache_.groups().pages_per_block();
   int64_t num_left = folder_.most_bytes() / std::max<int64_t>(1, block_bytes);
@@ -260,6 +299,10 @@ void SavedPrefixes::ReadJob(Job& job) {
   if (has(num_blocks + 1)) {  // one was removed, and not those behind it
     const std::lock_guard lock(mutex_);
     CountFault(SavedFault::kMissing);
+  }
+  if (job.is_handed_over && num_blocks < num_keys) {
+    const std::lock_guard lock(mutex_);
+    ++counts_.num_short_prefills;
   }
   if (!IsWorthReading(job, num_blocks)) return;
   for (int64_t block = 0; block < num_blocks && !job.cancelled; ++block) {
@@ -332,6 +375,11 @@ void SavedPrefixes::Count(EngineStats* stats) {
   stats->num_damaged_blocks = counts_.num_damaged_blocks;
   stats->num_exchanged_blocks = counts_.num_exchanged_blocks;
   stats->num_late_blocks = counts_.num_late_blocks;
+  stats->num_asked_prefills = counts_.num_asked_prefills;
+  stats->num_late_prefills = counts_.num_late_prefills;
+  stats->num_failed_prefills = counts_.num_failed_prefills;
+  stats->num_foreign_prefills = counts_.num_foreign_prefills;
+  stats->num_short_prefills = counts_.num_short_prefills;
   stats->saved_blocks_problem = counts_.saved_blocks_problem;
 }
 

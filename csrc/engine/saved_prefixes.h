@@ -4,6 +4,9 @@
 // Blocks that were read become those of a sequence of their own, one by one between steps, as if they had been computed; so they enter the
 // prefix cache, and the request that waited finds them there like any other beginning. Nothing else in the engine knows of them. A request
 // waits for as long as computing these tokens would take, by the time of recent prompts, and not at all where reading looks slower.
+//
+// Where other engines compute prompts for this one, the request first waits, within the same time, until one of them was asked to write
+// the blocks.
 #pragma once
 
 #include <atomic>
@@ -20,6 +23,7 @@
 
 #include "cache/kv_cache.h"
 #include "cache/prefix_folder.h"
+#include "engine/prefix_questions.h"
 #include "engine/saved_prefix_options.h"
 #include "engine/stats.h"
 #include "scheduler/scheduler.h"
@@ -29,14 +33,14 @@ namespace llmi {
 class SavedPrefixes {
  public:
   // wake: makes the engine thread call TakeReady soon; called on any thread.
-  SavedPrefixes(KvCache& cache, SavedPrefixOptions options, std::function<void()> wake);
+  SavedPrefixes(KvCache& cache, const SavedPrefixOptions& options, PrefixQuestions& questions, std::function<void()> wake);
   ~SavedPrefixes();  // writes what is queued
   SavedPrefixes(const SavedPrefixes&) = delete;
   SavedPrefixes& operator=(const SavedPrefixes&) = delete;
 
   // --- The engine thread alone.
-  // Whether the folder may have the next blocks of this sequence, and the request waits for them. seconds_per_token: of a prompt that is
-  // computed; 0: not known yet.
+  // Whether the folder may have the next blocks of this sequence, or another engine is asked for them, and the request waits for them.
+  // seconds_per_token: of a prompt that is computed; 0: not known yet.
   bool Fetch(uint64_t request_id, const ScheduledSequence& sequence, double seconds_per_token);
   bool is_waiting() const;
   struct Ready {
@@ -67,12 +71,15 @@ class SavedPrefixes {
     std::vector<PrefixKey> keys;
     std::vector<SavedHeader> wanted;
     double seconds_per_token;
+    int64_t question = 0;  // its number; 0: nobody is asked
+    bool is_handed_over = false;
     std::atomic<bool> cancelled = false;
     // The engine thread's.
     KvSequence kv;
     std::vector<Waiter> waiters;
     int64_t num_taken = 0;
     bool has_ended = false;
+    bool is_answered = true;
     // Guarded by mutex_.
     std::deque<PrefixFolder::File> ready;
     bool is_read = false;  // no more will come
@@ -83,6 +90,7 @@ class SavedPrefixes {
     SavedHeader header;
     std::vector<uint8_t> bytes;  // empty: the block was written before, and is used
   };
+  void TakeAnswers();
   void Save(int32_t node, bool waits);
   void Use(int32_t node, double after_s);
   void Queue(WriteJob job);
@@ -96,6 +104,9 @@ class SavedPrefixes {
 
   KvCache& cache_;
   PrefixFolder folder_;
+  PrefixQuestions& questions_;
+  const bool hands_over_;
+  const int64_t ask_from_;
   const std::function<void()> wake_;
   const bool has_windows_;
   // The engine thread's.

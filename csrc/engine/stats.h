@@ -51,6 +51,11 @@ namespace llmi {
   X(int64_t, num_damaged_blocks, "blocks whose file has a wrong checksum or no header") \
   X(int64_t, num_exchanged_blocks, "blocks whose file is of another text or model than its name") \
   X(int64_t, num_late_blocks, "blocks that had not been read when computing them would have ended") \
+  X(int64_t, num_asked_prefills, "prompts whose blocks another engine was asked for (kv_transfer_config)") \
+  X(int64_t, num_late_prefills, "those that had not come when computing them would have ended") \
+  X(int64_t, num_failed_prefills, "those whose engine had gone, or answered with an error") \
+  X(int64_t, num_foreign_prefills, "those whose engine has another model, arithmetic or version, or is this one") \
+  X(int64_t, num_short_prefills, "those of which fewer blocks came than the engine said") \
   X(int64_t, num_shared_pages, "pages that several sequences hold") \
   X(double, wasted_share, "share of the slots in used pages that hold no token") \
   X(double, busy_time_s, "time of all steps") \

@@ -20,6 +20,9 @@ struct Steering {
 
 inline bool SteersAlike(const Steering* a, const Steering* b) { return a == nullptr || b == nullptr ? a == b : a->digest == b->digest; }
 
+// The first character of a salt without steering and view.
+constexpr char kUnsteered = 'u';
+
 // The salt of the prefix cache for a sequence with this steering and view whose user gave `salt`. Two sequences have one salt only if all
 // three are equal: what is cached with steering, or with a view, serves nothing else.
 inline std::string SaltWith(const Steering* steering, const SparseView& view, const std::string& salt) {
@@ -28,7 +31,7 @@ inline std::string SaltWith(const Steering* steering, const SparseView& view, co
            SaltWith(steering, {}, salt);
   }
   if (steering != nullptr) return 's' + steering->digest + salt;
-  return salt.empty() ? salt : 'u' + salt;
+  return salt.empty() ? salt : kUnsteered + salt;
 }
 
 // Throws Error(kInvalidArgument) unless layers, values and digest fit a model of these sizes.

@@ -24,9 +24,10 @@ from llmi.engine.ceilings import Rates
 from llmi.engine.loaded import args_for_files, log_loaded, model_info, spec_of_files
 from llmi.engine.numerics_id import numerics_id, promises_bits
 from llmi.engine.options import ENGINE, TakesOptions
-from llmi.engine.saved_prefixes import UnsavedWarning, check_prefix_options, start_options
+from llmi.engine.saved_prefixes import UnsavedWarning, check_prefix_options, identity_of_blocks
 from llmi.errors import EngineBusyError, InvalidParamsError, UnsupportedCombinationError, call_core, from_core
 from llmi.families import ModelSpec
+from llmi.handover.settings import check_transfer
 from llmi.hooks.runners import BatchRunner, RequestHooks
 from llmi.lab.calls import LabCalls
 from llmi.lab.model_rows import ModelRows
@@ -57,6 +58,7 @@ from llmi.text.prompts import Prompt, cache_salt
 from llmi.text.tokenizer import Message, Tokenizer
 
 if TYPE_CHECKING:
+    from llmi.handover.engine import Handover
     from llmi.ranks.workers import Ranks
     from llmi.speculation.factory import SpeculationFactory
 
@@ -107,7 +109,8 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
     _engine: _core.Engine  # from the end of loading on
     _router: Router | None = None
     _ranks: Ranks | None = None  # the other processes that compute the model
-    _unsaved: UnsavedWarning | None = None  # where blocks outlive the process
+    _unsaved: UnsavedWarning | None = None  # where blocks lie outside of the process
+    _handover: Handover | None = None  # with engines that compute prompts for each other
 
     def _open(self, given: Mapping[str, Any], layers: Sequence[int], files: OpenModel | None) -> None:  # noqa: PLR0915 (steps of loading)
         if given["data_parallel_size"] > 1:
@@ -119,6 +122,7 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
         args = EngineArgs.of(given, batch_runner=self._batch_runner, layers=layers)
         args.validate()
         check_prefix_options(given)
+        check_transfer(given)
         self._no_effect |= args.no_effect()
         files = files if files is not None else open_model(by_name.resolve(model, revision))
         path = files.path
@@ -141,16 +145,20 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
             info = engine.info()
             digest = files.digest()
             identity = numerics_id(info["weight_types"], info["has_quantized_layers"], args, spec.rope_choice)
-            prefixes: dict[str, Any] = {}
-            if given["prefix_cache_dir"] is not None:
-                self._unsaved = UnsavedWarning(os.fspath(given["prefix_cache_dir"]))
-                prefixes = start_options(given, path, digest(), spec_text, identity, layers, info["block_size"])
+            prefixes = self._place_of_blocks(given)
+            if prefixes:
+                own = identity_of_blocks(digest(), spec_text, identity, layers, info["block_size"])
+                prefixes |= {"identity": own, "label": path.name[:256]}
             engine.start(token_bytes=token_bytes, special=self.tokenizer.special_tokens, **prefixes)
+            if self._handover is not None:
+                self._handover.begin(engine, prefixes["identity"])
         except BaseException as error:  # Ctrl-C too: the engine then stops packing before its next matrix
             dropped.set()
             loading.wait()
             if self._ranks is not None:
                 self._ranks.close()
+            if self._handover is not None:
+                self._handover.close()
             if isinstance(error, _core.CoreError):
                 files.check_unchanged()  # which would be why
                 raise from_core(error, path) from None
@@ -195,6 +203,22 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
         self._own_speculation = self._speculate(speculation)
         self._ids: Iterator[int] = itertools.count()
         self._stepping = Stepping(engine, self._results)
+
+    def _place_of_blocks(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The core's options of the folder in which blocks lie outside of this process; {} without one."""
+        if given["kv_transfer_config"] is not None:
+            from llmi.handover.engine import Handover  # noqa: PLC0415 (most engines need none of it)
+
+            self._handover = Handover(given["kv_transfer_config"])
+            folder, num_bytes, own = str(self._handover.folder.path), self._handover.folder.most_bytes, self._handover.options()
+            where = f"kv_transfer_config (folder {folder})"
+        elif given["prefix_cache_dir"] is not None:
+            folder, num_bytes, own = os.fspath(given["prefix_cache_dir"]), given["prefix_cache_disk_bytes"], {}
+            where = f"prefix_cache_dir = {folder!r}"
+        else:
+            return {}
+        self._unsaved = UnsavedWarning(where)
+        return {"prefix_dir": folder, "prefix_bytes": num_bytes, **own}
 
     _load_drafts = staticmethod(_loaded_drafts)
 
@@ -491,7 +515,7 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
 
         prompt : str, list of int or dict, as in generate; a dict may have a "cache_salt".
         """
-        if self._unsaved is None:
+        if self._unsaved is None or self._handover is not None:
             raise InvalidParamsError("save_prefix: this LLM has no prefix_cache_dir", "prefix_cache_dir")
         output = self.generate([prompt], SamplingParams(max_tokens=1, temperature=0, detokenize=False), use_tqdm=False)[0]
         saved = call_core(self._engine.save_prefix, output.prompt_token_ids, cache_salt(prompt))
@@ -507,6 +531,8 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
         if "_engine" in self.__dict__:  # else loading failed
             self._engine.close()
             self._look_at_unsaved()
+        if self._handover is not None:
+            self._handover.close()
         if self._ranks is not None:
             self._ranks.close()
         if self._router is not None:

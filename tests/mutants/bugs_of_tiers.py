@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutant import Mutant
 
 _SAVED = "cache/test_saved_prefixes.py"
+_HANDED = "cache/test_prefills.py"
 _SIMULATED = "engine/test_simulation.py"
 
 BUGS = [
@@ -37,6 +38,37 @@ BUGS = [
     ),
     Mutant("others may write the folder", "csrc/cache", "CheckOwner", "(S_IWGRP | S_IWOTH)", "0", _SAVED),
     Mutant("the newest blocks go first", "csrc/cache", "MakeRoom", "a.used.tv_nsec) < std::pair", "a.used.tv_nsec) > std::pair", _SAVED),
+    Mutant(
+        "an engine of another identity counts as one of ours",
+        "python/llmi/handover",
+        "_judged",
+        'other == self.identity and told.get("engine") != self._engine_id',
+        "True",
+        _HANDED,
+    ),
+    Mutant(
+        "a producer of another identity computes all the same",
+        "python/llmi/handover",
+        "answer",
+        'body.get("identity") != self.identity or',
+        "",
+        _HANDED,
+    ),
+    Mutant("a question goes without its salt", "python/llmi/handover", "_answer_of", '"cache_salt": salt', '"cache_salt": ""', _HANDED),
+    Mutant("a producer that failed does not rest", "python/llmi/handover", "note", "self._num_failures + 1", "0", _HANDED),
+    Mutant(
+        "two engines ask each other for one prompt",
+        "python/llmi/handover",
+        "_answer_of",
+        "computed[: len(token_ids)] == token_ids and own == salt",
+        "False",
+        _HANDED,
+    ),
+    Mutant("who asked a dead producer is not told", "python/llmi/replicas", "has_gone", "question.asker is not replica", "False", _HANDED),
+    Mutant(
+        "requests go to the producer", "python/llmi/replicas", "_place", "if not replica.is_producer", "if replica.is_producer", _HANDED
+    ),
+    Mutant("the last engine leaves its files", "python/llmi/handover", "close", "Path(entry).unlink()", "pass", _HANDED),
     Mutant("a step is charged twice", "csrc/engine", "Step", "now_s_ += step.seconds;", "now_s_ += 2 * step.seconds;", _SIMULATED),
     Mutant(
         "the clock runs on while nothing is there",

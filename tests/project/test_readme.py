@@ -111,7 +111,7 @@ def test_notebooks(path: Path, tmp_path: Path, smollm_path: Path, monkeypatch: p
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
 
 
-@pytest.mark.parametrize("page, count", [("docs/parallel.md", 2), ("docs/tiers.md", 1), ("docs/simulator.md", 3)])
+@pytest.mark.parametrize("page, count", [("docs/parallel.md", 2), ("docs/tiers.md", 2), ("docs/simulator.md", 3)])
 def test_python_blocks_of_docs(page: str, count: int) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert len(blocks) == count

@@ -153,6 +153,7 @@ def test_one_place_renders_templates() -> None:
 # NumPy is loaded by two of them, and a first token needs none.
 LOADED_LATE = {
     "llmi.async_llm",
+    "llmi.handover.engine",
     "llmi.lab.capture",
     "llmi.lab.sequence",
     "llmi.lab.tree",

@@ -373,6 +373,7 @@ ENGINE = {
     "enable_prefix_caching": "flag",
     "prefix_cache_dir": "path or text",
     "prefix_cache_disk_bytes": "integer",
+    "kv_transfer_config": "objects",
     "state_snapshot_interval": "integer",
     "scheduling_policy": "objects",
     "waiting_served_ratio": "maybe number",

@@ -48,6 +48,7 @@ def _metavar(option: Option) -> str:
         "activation_bits": "{8,16}",
         "speculative_config": "JSON",
         "hf_overrides": "JSON",
+        "kv_transfer_config": "JSON",
         "chat_template": "FILE",
         "prefix_cache_dir": "DIR",
     }
@@ -61,10 +62,10 @@ def reader(option: Option) -> Callable[[str], Any]:
         try:
             if option.name == "speculative_config":
                 return json.loads(text) if text.lstrip().startswith("{") else text
-            if option.name == "hf_overrides":
-                overrides = json.loads(text)
-                option.parse(overrides, "it")
-                return overrides
+            if option.name in ("hf_overrides", "kv_transfer_config"):
+                given = json.loads(text)
+                option.parse(given, "it")
+                return given
             return option.parse(number_of(text) if _is_number(option) else text, "it")
         except LlmiError as error:
             raise argparse.ArgumentTypeError(str(error)) from None

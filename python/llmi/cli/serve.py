@@ -40,6 +40,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="with --replicas: a Python file with key, route or admit, as `llmi simulate --policy` takes",
         **unset,
     )
+    parser.add_argument(
+        "--prefill-replicas",
+        metavar="N",
+        type=int,
+        help="of --replicas, those that compute prompts for the others, which take their blocks out of shared memory (docs/tiers.md)",
+        **unset,
+    )
     where = parser.add_argument_group("where it listens")
     where.add_argument("--host", default="127.0.0.1", help="an address of this machine")
     where.add_argument("--port", type=int, default=8000, help="0: one that is free")
@@ -191,6 +198,15 @@ def load(arguments: argparse.Namespace, path: str, num_threads: int, max_queue: 
     from llmi.async_llm import AsyncLLM
 
     options = {"on_worker_failure": "restart", **given_engine_options(arguments), "num_threads": num_threads}
+    num_producers, count = getattr(arguments, "prefill_replicas", 0), getattr(arguments, "replicas", 1)
+    if hasattr(arguments, "prefill_replicas") and not 1 <= num_producers < count:
+        raise InvalidParamsError(
+            f"--prefill-replicas {num_producers}: some of the {count} replicas compute prompts for the others: give a number in"
+            f" [1, {count - 1}]"
+            if count > 1
+            else "--prefill-replicas needs --replicas 2 or more: some compute prompts for the others",
+            "prefill_replicas",
+        )
     if not hasattr(arguments, "replicas"):
         if hasattr(arguments, "policy"):
             raise InvalidParamsError("--policy says where requests go: give --replicas N", "policy")
@@ -201,4 +217,7 @@ def load(arguments: argparse.Namespace, path: str, num_threads: int, max_queue: 
     policy = PolicyFile(arguments.policy) if hasattr(arguments, "policy") else None
     if policy is not None and policy.has_key:
         options["scheduling_policy"] = policy
-    return AsyncLLM(llm=Front(path, policy=policy, **{**options, "data_parallel_size": arguments.replicas}), max_queue=max_queue)
+    return AsyncLLM(
+        llm=Front(path, policy=policy, num_producers=num_producers, **{**options, "data_parallel_size": arguments.replicas}),
+        max_queue=max_queue,
+    )

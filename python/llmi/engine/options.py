@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from llmi.base.kinds import Choice, Either, Flag, Listed, Maybe, Object, Objects, Place, Real, Text, Whole, callable_object
+from llmi.handover.settings import TransferKind
 from llmi.hooks.runners import BatchLogitsProcessor
 from llmi.models.files import OpenModel
 from llmi.params.foreign_options import ENGINE_FOREIGN, ENGINE_HINTS
@@ -202,6 +203,16 @@ class TakesOptions:
                 flag_of=_SERVERS,
             ),
         ] = 4 << 30,
+        kv_transfer_config: Annotated[
+            Mapping[str, Any] | None,
+            about(
+                Maybe(TransferKind()),
+                'Prefills by others: kv_connector ("local": shared memory of one machine), kv_role ("kv_producer": others may ask this'
+                ' engine for a prompt\'s blocks; "kv_consumer": it asks; "kv_both"), kv_peers (URLs of the servers that it asks) and'
+                " kv_min_tokens (256; it asks for prompts that miss as many). See docs/tiers.md.",
+                flag_of=_SERVERS,
+            ),
+        ] = None,
         state_snapshot_interval: Annotated[
             int,
             about(

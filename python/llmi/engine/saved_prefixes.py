@@ -39,13 +39,8 @@ def check_prefix_options(given: Mapping[str, Any]) -> None:
         )
 
 
-def start_options(
-    given: Mapping[str, Any], path: Path, digest: str, spec: str, numerics_id: str, layers: Sequence[int], block_size: int
-) -> dict[str, Any]:
-    """The core's options of a folder that was given: where, how large, and what its blocks are of.
-
-    spec: the model's, as the core gets it. layers: those that run; empty: all.
-    """
+def identity_of_blocks(digest: str, spec: str, numerics_id: str, layers: Sequence[int], block_size: int) -> str:
+    """What an engine's blocks are of. spec: the model's, as the core gets it. layers: those that run; empty: all."""
     identity = {
         "block_size": block_size,
         "layers": list(layers),
@@ -54,19 +49,14 @@ def start_options(
         "numerics": numerics_id,
         "spec": hashlib.sha256(spec.encode()).hexdigest(),
     }
-    return {
-        "prefix_dir": os.fspath(given["prefix_cache_dir"]),
-        "prefix_bytes": given["prefix_cache_disk_bytes"],
-        "identity": json.dumps(identity, sort_keys=True),
-        "label": path.name[:256],
-    }
+    return json.dumps(identity, sort_keys=True)
 
 
 class UnsavedWarning:
-    """One warning of an engine whose blocks cannot be written."""
+    """One warning of an engine whose blocks cannot be written. where: the option and its folder."""
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
+    def __init__(self, where: str) -> None:
+        self._where = where
         self._said = False
 
     def look(self, stats: Mapping[str, Any]) -> None:
@@ -75,8 +65,8 @@ class UnsavedWarning:
         if problem and not self._said:
             self._said = True
             log.warning(
-                "prefix_cache_dir = %r: a block could not be written (%s); answers do not need it; num_unsaved_blocks counts further ones",
-                self._folder,
+                "%s: a block could not be written (%s); answers do not need it; num_unsaved_blocks counts further ones",
+                self._where,
                 problem,
             )
 

@@ -277,7 +277,7 @@ ENGINE_FOREIGN: Mapping[str, Foreign] = _by_name(
     _refused("the file says what it is", "gguf_file", load_format=("auto", "safetensors", "gguf", "mmap"), config_format=("auto", "hf")),
     _refused(_LORA, "qlora_adapter_name_or_path", enable_lora=False, lora_modules=([],), enable_prompt_adapter=False),
     _refused("give generation_config='none' and the parameters to generate", override_generation_config=({},)),
-    _refused("the cache stays in one process", "kv_transfer_config kv_events_config"),
+    _refused("the cache stays in one process", "kv_events_config"),
     _refused(
         "give structured_outputs= to generate", structured_outputs_config=({},), guided_decoding_backend=("auto",), reasoning_parser=("",)
     ),

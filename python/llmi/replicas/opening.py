@@ -9,10 +9,15 @@ from typing import Any
 
 from llmi import _core
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
+from llmi.handover.settings import FRONT
 from llmi.models.files import OpenModel
 from llmi.replicas.policy import PolicyFile
 from llmi.replicas.process import Folder
 from llmi.replicas.replica import Places
+
+#: How processes are opened where some compute prompts for the others.
+PRODUCER = {"kv_connector": "local", "kv_role": "kv_producer"}
+CONSUMER = {"kv_connector": "local", "kv_role": "kv_consumer", "kv_peers": [FRONT]}
 
 #: Arguments that stay here: those that are Python, and those that a process gets its own of.
 _OWN = (
@@ -29,12 +34,12 @@ _OWN = (
 
 
 class Openings:
-    """The shares of `count` engines with these arguments, in their plain form.
+    """The shares of `count` engines with these arguments, in their plain form. The last num_producers compute prompts for the others.
 
     Raises InvalidParamsError where the machine has not the memory for them, or an argument cannot go to another process.
     """
 
-    def __init__(self, given: Mapping[str, Any], files: OpenModel, count: int) -> None:
+    def __init__(self, given: Mapping[str, Any], files: OpenModel, count: int, num_producers: int = 0) -> None:
         for name, value in (("scheduling_policy", given["scheduling_policy"]), ("tokenizer", given["tokenizer"])):
             if value is not None and not isinstance(value, str | os.PathLike | PolicyFile):
                 raise UnsupportedCombinationError(
@@ -43,6 +48,7 @@ class Openings:
                     name,
                     "data_parallel_size",
                 )
+        self._num_producers = num_producers
         self.places = _places_of(given["distributed_executor_backend"])
         try:
             self.threads, here = self.places.threads(given["num_threads"], count)
@@ -63,8 +69,12 @@ class Openings:
 
     def of(self, index: int, fingerprint: bool) -> dict[str, Any]:
         """What the process of this replica is opened with. fingerprint: it tells its own."""
+        transfer = {}
+        if self._num_producers > 0:
+            is_producer = index >= len(self.threads) - self._num_producers
+            transfer["kv_transfer_config"] = PRODUCER if is_producer else CONSUMER
         return {
-            "arguments": {**self._arguments, "num_threads": self.threads[index]},
+            "arguments": {**self._arguments, **transfer, "num_threads": self.threads[index]},
             "most_kv_bytes": self.most_kv_bytes,
             "fingerprint": fingerprint,
             "policy_file": self._policy_file,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from llmi.errors import LlmiError, WorkerDiedError
+from llmi.handover.settings import answers
 from llmi.replicas.placing import Beginnings
 from llmi.replicas.records import error_of
 from llmi.replicas.under_way import UnderWay
@@ -34,6 +35,10 @@ class Keeper(Protocol):
 
     def take_values(self, replica: Replica, message: dict[str, Any]) -> None:
         """Vectors or scores of texts. Raises BrokenMessageError."""
+        ...
+
+    def take_prefill(self, replica: Replica, message: dict[str, Any]) -> None:
+        """A question for blocks, or an answer to one. Raises BrokenMessageError."""
         ...
 
     def has_gone(self, replica: Replica, why: LlmiError, pid: int) -> None:
@@ -106,6 +111,7 @@ class Replica:
     under_way : its requests by number; the router's lock guards them, and `known`.
     problem : why it has gone; never_began: before it was ready.
     stats : of its engine, a second old at most; {} before the first.
+    is_producer : it computes prompts for the others.
     """
 
     def __init__(self, name: str, keeper: Keeper, places: Places, opening: Mapping[str, Any]) -> None:
@@ -120,6 +126,7 @@ class Replica:
         self.pid = 0
         self.num_starts = 0
         self.never_began = False
+        self.is_producer = answers(opening["arguments"].get("kv_transfer_config"))
         self._keeper, self._places = keeper, places
         self._opening = encode({"kind": "open", **opening})
         self._process: Running | None = None
@@ -212,6 +219,8 @@ class Replica:
             self._keeper.take(self, message["events"])
         elif kind == "pooled" and self.state == "ready":
             self._keeper.take_values(self, message)
+        elif kind in ("ask", "prefilled") and self.state == "ready":
+            self._keeper.take_prefill(self, message)
         elif kind == "pong" and isinstance(message.get("stats"), dict | None):
             self.stats = message["stats"] or self.stats
         elif kind == "failed":

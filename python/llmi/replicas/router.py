@@ -19,6 +19,7 @@ from llmi.replicas.identity import difference
 from llmi.replicas.placing import BLOCK, Beginnings, chain_of, choose
 from llmi.replicas.policy import PolicyFile, ReplicaView, RoutedRequest
 from llmi.replicas.pooled import Pools
+from llmi.replicas.prefills import Prefills
 from llmi.replicas.records import whole_number
 from llmi.replicas.replica import Places, Replica
 from llmi.replicas.under_way import UnderWay
@@ -63,6 +64,7 @@ class Router:
         self._lock = threading.RLock()
         self._moved = threading.Condition(self._lock)  # a replica is ready, or has gone
         self.pools = Pools(self._moved, lambda: self.replicas, self.check_open)
+        self._prefills = Prefills(self._lock, lambda: self.replicas)
         self._local: _core.Engine | None = None
         self._session: weakref.ref[Any] = weakref.ref(self)  # the LLM of the local engine
         self._own_speculation: object = None
@@ -275,10 +277,15 @@ class Router:
         """Vectors or scores of texts."""
         self.pools.take(replica, message)
 
+    def take_prefill(self, replica: Replica, message: dict[str, Any]) -> None:
+        """A question for blocks, or an answer to one."""
+        (self._prefills.ask if message["kind"] == "ask" else self._prefills.take)(replica, message)
+
     def has_gone(self, replica: Replica, why: LlmiError, pid: int) -> None:
         """Its requests go on elsewhere; one that alone can be the reason that two replicas died ends."""
         with self._moved:
             self.pools.has_gone(replica, why)
+            self._prefills.has_gone(replica)
             left, replica.under_way = list(replica.under_way.values()), {}
             for entry in left:
                 entry.note_death()
@@ -320,6 +327,7 @@ class Router:
         """Sends a request to a replica. Whether it is the local engine's, for a new one; one whose replica has died goes there only if no
         other is left."""
         ready = [replica for replica in self.replicas if replica.state == "ready"]
+        ready = [replica for replica in ready if not replica.is_producer] or ready
         ready = [replica for replica in ready if replica.answers] or ready
         takes_local = self._local is not None and (is_new or not ready)
         loads = [(replica.num_sequences, replica.known) for replica in ready]

@@ -22,6 +22,7 @@ from llmi.server.keys import Keys
 from llmi.server.listing import health, list_models, metrics, one_model, ready, replicas
 from llmi.server.messages import count_tokens, messages
 from llmi.server.openapi import openapi
+from llmi.server.prefill import prefill
 from llmi.server.preparing import Preparing
 from llmi.server.receipts import Receipts
 from llmi.server.respond import json_response
@@ -53,6 +54,7 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("GET", "/ready", ready),
     ("GET", "/llmi/events", events),
     ("GET", "/llmi/replicas", replicas),
+    ("POST", "/llmi/prefill", prefill),
     ("GET", "/", page),
     ("GET", "/metrics", metrics),
 ]

@@ -70,7 +70,7 @@ _SHARED = {
     **inert("llguidance is the one engine of grammars", _WORDS, "guided_decoding_backend"),
     **refused("give structured_outputs.whitespace", "guided_whitespace_pattern"),
     **refused("answers are not moderated", "moderation"),
-    **refused("the cache stays in one process", "kv_transfer_params"),
+    **refused("engines hand blocks over by themselves: see --kv-transfer-config", "kv_transfer_params"),
     **refused("give beam_width= (num_beams), with n", "use_beam_search", neutral=(False,)),
     **refused("a request has no arguments for plug-ins", "vllm_xargs", neutral=({},)),
     **refused("models take text alone", "mm_processor_kwargs", "multi_modal_uuids", neutral=({},)),
@@ -255,4 +255,5 @@ RERANK = Endpoint(
     "/v1/rerank", _own(_VECTORS_OWN, ("query", "documents", "top_n", "return_documents", "instruction")), _VECTORS, is_strict=True
 )
 SCORE = Endpoint("/v1/score", _own(_VECTORS_OWN, ("text_1", "text_2", "queries", "documents", "instruction")), _VECTORS, is_strict=True)
-ENDPOINTS = (CHAT, COMPLETIONS, RESPONSES, TOKENIZE, DETOKENIZE, MESSAGES, COUNT_TOKENS, EMBEDDINGS, RERANK, SCORE)
+PREFILL = Endpoint("/llmi/prefill", frozenset({"identity", "engine", "prompt_token_ids", "cache_salt"}), {}, is_strict=True)
+ENDPOINTS = (CHAT, COMPLETIONS, RESPONSES, TOKENIZE, DETOKENIZE, MESSAGES, COUNT_TOKENS, EMBEDDINGS, RERANK, SCORE, PREFILL)

@@ -11,11 +11,14 @@ from typing import Any, cast
 from llmi import _core
 from llmi.base.lazy_numpy import np
 from llmi.engine.numerics_id import promises_bits
+from llmi.errors import UnsupportedCombinationError
 from llmi.families import ModelSpec
+from llmi.handover.settings import check_transfer
+from llmi.handover.shared_folder import SharedFolder
 from llmi.llm import LLM
 from llmi.models import by_name
 from llmi.models.files import OpenModel, open_model
-from llmi.replicas.opening import Openings
+from llmi.replicas.opening import CONSUMER, Openings
 from llmi.replicas.policy import PolicyFile
 from llmi.replicas.router import Router
 from llmi.requests.submission import Speculation, Submission
@@ -75,10 +78,14 @@ class Front(LLM):
 
     policy : PolicyFile, optional
         A user's, which says where requests go.
+    num_producers : int
+        Of these processes, those that compute prompts for the others.
     """
 
-    def __init__(self, model: str | os.PathLike[str], *, policy: PolicyFile | None = None, **options: Any) -> None:
-        self._placing = policy
+    _shared: SharedFolder | None = None
+
+    def __init__(self, model: str | os.PathLike[str], *, policy: PolicyFile | None = None, num_producers: int = 0, **options: Any) -> None:
+        self._placing, self._num_producers = policy, num_producers
         super().__init__(model, **options)
 
     @staticmethod
@@ -88,15 +95,33 @@ class Front(LLM):
     def _open(self, given: Mapping[str, Any], layers: Sequence[int], files: OpenModel | None) -> None:
         files = open_model(by_name.resolve(given["model"], given["revision"]))
         count = given["data_parallel_size"]
-        openings = Openings(given, files, count)
+        if self._num_producers > 0:
+            check_transfer({**given, "kv_transfer_config": CONSUMER})
+        elif given["kv_transfer_config"] is not None:
+            raise UnsupportedCombinationError(
+                "kv_transfer_config with --replicas: give --prefill-replicas, or serve producers and consumers one by one",
+                "kv_transfer_config",
+                "data_parallel_size",
+            )
+        openings = Openings(given, files, count, self._num_producers)
+        self._shared = SharedFolder() if self._num_producers > 0 else None  # which the processes have, too, until they are killed
         router = Router([openings.of(index, fingerprint=True) for index in range(count)], openings.places, first=0, policy=self._placing)
         self._router = self._front_router = router
         try:
-            super()._open({**given, "data_parallel_size": 1, "tensor_parallel_size": 1, "tensor_split": None}, layers, files)
+            super()._open(
+                {**given, "kv_transfer_config": None, "data_parallel_size": 1, "tensor_parallel_size": 1, "tensor_split": None},
+                layers,
+                files,
+            )
             router.use(self._own_speculation, promises_bits(self.model_info.numerics_id), given["max_num_seqs"])
         except BaseException:
             router.close()
             raise
+
+    def close(self) -> None:
+        super().close()
+        if self._shared is not None:
+            self._shared.close()
 
     def _load(self, files: OpenModel, spec: str, options: dict[str, Any], dropped: _core.DropFlag) -> _core.Engine:
         self._front_router.wait_until_ready()

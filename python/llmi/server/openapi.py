@@ -39,6 +39,7 @@ _REQUIRED = {
     "/detokenize": ["tokens"],
     "/v1/embeddings": ["input"],
     "/v1/rerank": ["query", "documents"],
+    "/llmi/prefill": ["identity", "prompt_token_ids", "cache_salt"],
 }
 
 

@@ -22,8 +22,9 @@ from llmi.server.fields import Taken
 from llmi.server.threads import Threads
 
 T = TypeVar("T")
-#: Threads by kind: chats with a template of their own; with tools; large bodies; vectors and scores, which wait for the engine; all others.
-_POOLS = {"template": 1, "tools": 4, "large": 1, "vectors": 4, "small": 4}
+#: Threads by kind: chats with a template of their own; with tools; large bodies; vectors and scores, and prompts of other engines, which
+#: wait for the engine; all others.
+_POOLS = {"template": 1, "tools": 4, "large": 1, "vectors": 4, "prefills": 8, "small": 4}
 _LARGE_BYTES = 256 << 10
 
 

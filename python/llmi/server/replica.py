@@ -12,6 +12,7 @@ from typing import Any
 
 from llmi.base.travel import strict_json
 from llmi.errors import LlmiError
+from llmi.handover import peers
 from llmi.llm import LLM
 from llmi.pooling import running
 from llmi.replicas.answering import Answers
@@ -20,9 +21,12 @@ from llmi.replicas.identity import identity_of
 from llmi.replicas.opening import takes_too_much
 from llmi.replicas.policy import PolicyFile
 from llmi.replicas.process import watch_parent
+from llmi.replicas.questions import Questions
 from llmi.replicas.records import error_as_json, token_ids, whole_number
 from llmi.replicas.wire import BrokenMessageError, Connection, encode
 from llmi.server.fingerprint import fingerprint_of
+
+_MOST_PREFILLS = 16  # at a time, for others
 
 
 def open_share(arguments: dict[str, Any], most_kv_bytes: int) -> LLM:
@@ -48,6 +52,9 @@ class Replica:
         self._llm: LLM | None = None
         self._answers: Answers | None = None
         self._pools = ThreadPoolExecutor(2, "llmi vectors")
+        self._prefills = ThreadPoolExecutor(_MOST_PREFILLS, "llmi prefills")
+        self._questions = Questions(self.send)
+        peers.front = self._questions.ask
 
     def send(self, message: dict[str, Any]) -> None:
         """Sends a message; ends the process where nobody reads."""
@@ -80,6 +87,10 @@ class Replica:
             self._answers.abort(token_ids(message.get("ids")))
         elif kind == "pool" and self._llm is not None:
             self._pools.submit(self._pool, self._llm, whole_number(message.get("id")), message)
+        elif kind == "prefill" and self._llm is not None and isinstance(message.get("body"), dict):
+            self._prefills.submit(self._prefill, self._llm, whole_number(message.get("id")), message["body"])
+        elif kind == "answer":
+            self._questions.take(message)
         else:
             raise BrokenMessageError(f"{kind[:40]!r} may not come now")
 
@@ -109,6 +120,14 @@ class Replica:
         except Exception as error:
             told = {"error": error_as_json(error)}
         self.send({"kind": "pooled", "id": number, **told})
+
+    def _prefill(self, llm: LLM, number: int, body: dict[str, Any]) -> None:
+        try:
+            assert llm._handover is not None
+            told: dict[str, Any] = {"told": llm._handover.answer(llm, body)}
+        except Exception as error:
+            told = {"problem": str(error)}
+        self.send({"kind": "prefilled", "id": number, **told})
 
     def _pong(self) -> None:
         self.send({"kind": "pong", "stats": None if self._llm is None else stats_of(self._llm)})
