@@ -210,7 +210,11 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
             from llmi.handover.engine import Handover  # noqa: PLC0415 (most engines need none of it)
 
             self._handover = Handover(given["kv_transfer_config"])
-            folder, num_bytes, own = str(self._handover.folder.path), self._handover.folder.most_bytes, self._handover.options()
+            folder, num_bytes, own = (
+                str(self._handover.connector.folder.path),
+                self._handover.connector.folder.most_bytes,
+                self._handover.options(),
+            )
             where = f"kv_transfer_config (folder {folder})"
         elif given["prefix_cache_dir"] is not None:
             folder, num_bytes, own = os.fspath(given["prefix_cache_dir"]), given["prefix_cache_disk_bytes"], {}

@@ -59,6 +59,7 @@ def doctor() -> Doctor:
         What the machine says cannot be read.
     """
     import llmi
+    from llmi.handover.rates import connectors
 
     try:
         system = _core.system_info()
@@ -90,6 +91,7 @@ def doctor() -> Doctor:
             "test parts": "in this build" if hasattr(_core, "testing") else "left out of this build (CMake option LLMI_TESTING)",
             "threads": f"{system['num_threads']} (LLMI_NUM_THREADS, OMP_NUM_THREADS, affinity and cgroup counted)",
             "memory": f"{system['available_memory_bytes'] / 1e6:,.0f} MB free",
+            "connectors": connectors(),
             "optional": ", ".join(found) or "none installed",
             "cache": cache,
         }

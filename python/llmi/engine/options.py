@@ -207,7 +207,7 @@ class TakesOptions:
             Mapping[str, Any] | None,
             about(
                 Maybe(TransferKind()),
-                'Prefills by others: kv_connector ("local": shared memory of one machine), kv_role ("kv_producer": others may ask this'
+                'Prefills by others: kv_connector ("local": one machine; "nixl": several), kv_role ("kv_producer": others may ask this'
                 ' engine for a prompt\'s blocks; "kv_consumer": it asks; "kv_both"), kv_peers (URLs of the servers that it asks) and'
                 " kv_min_tokens (256; it asks for prompts that miss as many). See docs/tiers.md.",
                 flag_of=_SERVERS,

@@ -11,17 +11,17 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from llmi import _core
 from llmi.base.kinds import TOKEN_IDS, Text
 from llmi.base.log import log
 from llmi.errors import InvalidParamsError, LlmiError, call_core
+from llmi.handover.connectors import connector_of
 from llmi.handover.peers import Peer, Peers
 from llmi.handover.settings import answers, asks
-from llmi.handover.shared_folder import SharedFolder
 from llmi.params.sampling import SamplingParams
 from llmi.text.prompts import ChatPrompt
 
 if TYPE_CHECKING:
-    from llmi import _core
     from llmi.session import Session
 
 _WAIT_S = 0.1
@@ -46,7 +46,7 @@ class Handover:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._seats = threading.Semaphore(_MOST_ASKED)
-        self.folder = SharedFolder()
+        self.connector = connector_of(transfer)
 
     def options(self) -> dict[str, Any]:
         """The core's."""
@@ -54,14 +54,14 @@ class Handover:
 
     def begin(self, engine: _core.Engine, identity: str) -> None:
         """identity: what blocks are of. The engine's questions are carried from now on."""
-        self.identity = json.loads(identity)
+        self.identity, self._identity = json.loads(identity), identity
         if asks(self.transfer):
             threading.Thread(target=_carry, args=(weakref.ref(self), engine, self._closed), name="llmi-questions", daemon=True).start()
 
     def close(self) -> None:
         """Ends its threads, and leaves the folder."""
         self._closed.set()
-        self.folder.close()
+        self.connector.close()
 
     # --- for others
 
@@ -85,7 +85,12 @@ class Handover:
                 prompt["cache_salt"] = salt
             llm.generate([prompt], SamplingParams(max_tokens=1, temperature=0, detokenize=False), speculative_config=None, use_tqdm=False)
             told["num_tokens"] = call_core(llm._engine.save_prefix, token_ids, salt)
+        if told["num_tokens"] > 0:
+            told |= self.connector.offer(self._keys(token_ids[: told["num_tokens"]], salt))
         return told
+
+    def _keys(self, token_ids: list[int], salt: str) -> list[str]:
+        return _core.prefix_keys(self._identity, salt, token_ids, self.identity["block_size"])
 
     @contextlib.contextmanager
     def _computes(self, token_ids: list[int], salt: str) -> Iterator[None]:
@@ -130,13 +135,16 @@ class Handover:
         try:
             body = {"identity": self.identity, "engine": self._engine_id, "prompt_token_ids": token_ids, "cache_salt": salt}
             told = peer.line.ask(body, seconds)
+            answer = self._judged(peer, told)
+            if answer == "there":
+                self.connector.fetch(self._keys(token_ids, salt), told, end_s)
             is_well = True
+            return answer
         except (OSError, ValueError, LlmiError) as error:
             log.info("%s computed no prompt: %s", peer.url, error)
             return "late" if time.monotonic() >= end_s else "failed"
         finally:
             self._peers.give_back(peer, is_well)
-        return self._judged(peer, told)
 
     def _judged(self, peer: Peer, told: Mapping[str, Any]) -> str:
         """Whether the answer is of an engine that computes what this one does."""

@@ -10,7 +10,7 @@ from llmi.base.kinds import refuse, show
 from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 
 #: What carries blocks, by the names that are taken.
-CONNECTORS = {"local": "local"}
+CONNECTORS = {"local": "local", "nixl": "nixl", "NixlConnector": "nixl"}
 _ROLES = ("kv_producer", "kv_consumer", "kv_both")
 _KEYS = ("kv_connector", "kv_role", "kv_peers", "kv_min_tokens")
 #: The peer of a process of `llmi serve --prefill-replicas`: the front asks its producers.

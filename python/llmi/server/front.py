@@ -84,9 +84,11 @@ class Front(LLM):
 
     _shared: SharedFolder | None = None
 
-    def __init__(self, model: str | os.PathLike[str], *, policy: PolicyFile | None = None, num_producers: int = 0, **options: Any) -> None:
+    def __init__(
+        self, model: str | os.PathLike[str], *, policy: PolicyFile | None = None, num_producers: int = 0, **options: object
+    ) -> None:
         self._placing, self._num_producers = policy, num_producers
-        super().__init__(model, **options)
+        super().__init__(model, **cast("dict[str, Any]", options))
 
     @staticmethod
     def _load_drafts(value: object, files: OpenModel, spec: ModelSpec, layers: Sequence[int]) -> tuple[object, Any, Any, dict[str, Any]]:
