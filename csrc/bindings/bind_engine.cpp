@@ -74,10 +74,8 @@ void RegisterEngine(py::module_& module) {
       .def(
           "start",
           [](EngineHandle& handle, const std::vector<py::bytes>& token_bytes, const std::map<int64_t, std::string>& special,
-             const std::string& prefix_dir, int64_t prefix_bytes, const std::string& identity,
-             const std::string& label, bool hands_over, int64_t ask_from) {
-            handle.Start(token_bytes, special, {prefix_dir, prefix_bytes, identity, label, hands_over, ask_from});
-          },
+             const std::string& prefix_dir, int64_t prefix_bytes, const std::string& identity, const std::string& label, bool hands_over,
+             int64_t ask_from) { handle.Start(token_bytes, special, {prefix_dir, prefix_bytes, identity, label, hands_over, ask_from}); },
           py::arg("token_bytes"), py::arg("special"), py::arg("prefix_dir") = "", py::arg("prefix_bytes") = 0, py::arg("identity") = "",
           py::arg("label") = "", py::arg("hands_over") = false, py::arg("ask_from") = 0)
       .def("info", &EngineHandle::Info)

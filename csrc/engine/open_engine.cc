@@ -187,10 +187,10 @@ void OpenedEngine::Describe() {
 
 void OpenedEngine::Start(TokenBytes tokens, SavedPrefixOptions saved_prefixes) {
   if (!saved_prefixes.directory.empty() && model_.has_states()) {
-    throw Error(ErrorKind::kUnsupportedModel,
-                saved_prefixes.option() +
-                    " is for models whose layers keep K and V alone so far: this one has layers with states; leave it out",
-                saved_prefixes.option());
+    throw Error(
+        ErrorKind::kUnsupportedModel,
+        saved_prefixes.option() + " is for models whose layers keep K and V alone so far: this one has layers with states; leave it out",
+        saved_prefixes.option());
   }
   config_.saved_prefixes = std::move(saved_prefixes);
   // A model's head may be padded beyond the tokenizer's ids.
