@@ -384,3 +384,38 @@ def test_questions_that_are_none(tiny_path: Callable[..., Path]) -> None:
             with pytest.raises(LlmiError):
                 told(llm, body)
         assert json.dumps(told(llm, {"prompt_token_ids": [5], "cache_salt": ""}))
+
+
+class _Asked:
+    """A replica that keeps what it is sent."""
+
+    def __init__(self, is_producer: bool) -> None:
+        self.name, self.state, self.answers, self.num_sequences = str(is_producer), "ready", True, 0
+        self.is_producer = is_producer
+        self.sent: list[dict[str, Any]] = []
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.sent.append(message)
+
+
+def test_the_front_tells_who_asked_a_producer_that_died() -> None:
+    consumer, producer, other = _Asked(False), _Asked(True), _Asked(True)
+    replicas: Any = [consumer, producer, other]
+    prefills, question = Prefills(threading.RLock(), lambda: replicas), {"id": 7, "body": {"prompt_token_ids": [1, 2]}}
+    prefills.ask(replicas[0], question)
+    prefills.ask(replicas[0], {**question, "id": 8})
+    assert [len(each.sent) for each in (producer, other)] == [1, 1], "the one with the fewest questions"
+    prefills.take(replicas[2], {"id": producer.sent[0]["id"], "told": {}})
+    assert consumer.sent == [], "it was not the one that was asked"
+    prefills.has_gone(replicas[1])
+    assert consumer.sent == [{"kind": "answer", "id": 7, "problem": "replica True has died"}]
+    prefills.take(replicas[2], {"id": other.sent[0]["id"], "told": {"num_tokens": 2}})
+    assert consumer.sent[1:] == [{"kind": "answer", "id": 8, "told": {"num_tokens": 2}}]
+    producer.state = other.state = "gone"
+    prefills.ask(replicas[0], question)
+    assert "problem" in consumer.sent[2]
+    producer.state = "ready"
+    prefills.ask(replicas[0], question)
+    prefills.has_gone(replicas[0])
+    prefills.take(replicas[1], {"id": producer.sent[1]["id"], "told": {}})
+    assert len(consumer.sent) == 3, "nobody is there any more"
