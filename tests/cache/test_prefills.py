@@ -20,6 +20,7 @@ from llmi import LLM, InvalidParamsError, SamplingParams, UnsupportedCombination
 from llmi.errors import LlmiError
 from llmi.handover import peers, shared_folder
 from llmi.handover.settings import FRONT, TransferKind
+from llmi.replicas.placing import chain_of
 from llmi.replicas.prefills import Prefills
 from llmi.replicas.replica import Replica
 from llmi.server.front import Front
@@ -369,6 +370,8 @@ def test_replicas_of_which_one_computes_prompts(long_model: Path, monkeypatch: p
         assert (consumer.is_producer, killed.is_producer) == (False, True)
         outputs = front.generate(prompts[:2], LATER)
         assert_same_tokens(outputs, wanted[:2])
+        known = [replica.known.count(chain_of(prompts[0], "")) for replica in (consumer, killed)]
+        assert known == [37, 0], "the one that computes prompts gets no request"
         monkeypatch.setattr(Prefills, "ask", ask_and_kill)
         outputs = front.generate(prompts[2:], LATER)
         assert_same_tokens(outputs, wanted[2:])
