@@ -126,13 +126,14 @@ class Handover:
         with self._lock:  # what is computed for others, they need not compute for us
             if any(computed[: len(token_ids)] == token_ids and own == salt for computed, own in self._computing):
                 return "unasked"
-        if (seconds := end_s - time.monotonic()) <= 0:
-            return "late"
         peer = self._peers.take()
         if peer is None:
             return "unasked"
-        is_well = False
+        seconds = end_s - time.monotonic()
+        is_well = seconds <= 0  # then it was not asked
         try:
+            if is_well:
+                return "late"
             body = {"identity": self.identity, "engine": self._engine_id, "prompt_token_ids": token_ids, "cache_salt": salt}
             told = peer.line.ask(body, seconds)
             answer = self._judged(peer, told)
