@@ -63,7 +63,7 @@ export CMAKE_ARGS="-DLLMI_CUDA=OFF -DCMAKE_AR=$scratch/ar -DCMAKE_RANLIB=$scratc
 unset CC CXX CMAKE_ARGS
 
 step "repaired and checked"
-"$tools/auditwheel" repair --plat "manylinux_${glibc/./_}_$(uname -m)" -w "$out" "$scratch"/built/llmi-*.whl
+PATH="$tools:$PATH" "$tools/auditwheel" repair --plat "manylinux_${glibc/./_}_$(uname -m)" -w "$out" "$scratch"/built/llmi-*.whl
 wheel=$(ls -t "$out"/llmi-"$version"-*manylinux*.whl | head -1)
 "$tools/auditwheel" show "$wheel"
 "$tools/check-wheel-contents" "$wheel"
