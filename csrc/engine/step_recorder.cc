@@ -25,8 +25,12 @@ std::string Joined(Values... values) {
 template <typename Items>
 std::string List(const Items& items) {
   std::string text = "[";
-  for (const auto& item : items) text += (text.size() == 1 ? "" : ",") + Text(item);
-  return text + "]";
+  for (const auto& item : items) {
+    if (text.size() > 1) text += ',';
+    text += Text(item);
+  }
+  text += ']';
+  return text;
 }
 
 // Bytes as a JSON string of hexadecimal digits.

@@ -24,7 +24,21 @@ _WEIGHT_TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RequestInfo:
-    """A waiting request, as a scheduling policy sees it. `arrival_time_s` and `now_s` share a steady clock."""
+    """A waiting request, as a scheduling policy sees it.
+
+    Attributes
+    ----------
+    request_id : str
+    priority : int
+    arrival_time_s : float
+        On the steady clock of `now_s`.
+    num_prompt_tokens : int
+    num_tokens : int
+        Of prompt and output so far.
+    max_new_tokens : int
+        That may still come.
+    num_preemptions : int
+    """
 
     request_id: str
     priority: int

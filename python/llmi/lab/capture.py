@@ -15,8 +15,14 @@ _LAYERS = Listed(Whole(-1, 2**31 - 1, "a layer, an integer of -1 or more"), "a l
 class Capture:
     """Inner values that a sequence keeps when it is extended.
 
-    Layers count from 1; 0 is the embedding's output, -1 the last layer. `layer_logits` sends a layer's output through the
-    final norm and the head; `attention` keeps a layer's attention weights (1 is the first layer).
+    Attributes
+    ----------
+    hidden_states : iterable of int
+        Layers, counted from 1; 0 is the embedding's output, -1 the last layer.
+    layer_logits : iterable of int
+        Layers, counted likewise, whose output goes through the final norm and the head.
+    attention : iterable of int
+        Layers whose attention weights are kept; 1 is the first layer.
     """
 
     hidden_states: Iterable[int] = ()

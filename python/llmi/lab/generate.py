@@ -29,9 +29,14 @@ _OPTIONS = ("speculative_config", "priority", "trace", "on_error", "parse_specia
 class Generate(Alike):
     """Yielded by a strategy: continue these prompts in the shared batch. The yield returns their Outputs.
 
-    Parameters are those of `LLM.generate`, sampling_params for each prompt and `speculative_config`, `priority`, `trace`, `on_error` and
-    `parse_special` among them. With on_error="raise" the yield raises what generate would; use_tqdm shows nothing: `LLM.run` has a bar of
-    its own.
+    With on_error="raise" the yield raises what generate would; use_tqdm shows nothing: `LLM.run` has a bar of its own.
+
+    Parameters
+    ----------
+    prompts : iterable of Prompt
+    sampling_params : SamplingParams, BeamSearchParams or one for each prompt, optional
+    **params
+        As of `LLM.generate`: fields of SamplingParams, `speculative_config`, `priority`, `trace`, `on_error` and `parse_special`.
     """
 
     def __init__(self, prompts: Iterable[Prompt], sampling_params: Params | Iterable[Params] | None = None, **params: object) -> None:

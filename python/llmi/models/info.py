@@ -10,7 +10,19 @@ from llmi import _core
 
 @dataclasses.dataclass(slots=True)
 class ModelInfo:
-    """The loaded model. `kv_bytes_per_token` counts all layers; `sha256` is computed when it is first read."""
+    """The loaded model. `sha256` of its file is computed when it is first read.
+
+    Attributes
+    ----------
+    architecture : str
+    num_layers, hidden_size, num_heads, num_kv_heads, head_dim, vocab_size, max_model_len : int
+    weight_bytes : int
+    kv_bytes_per_token : int
+        Of all layers.
+    numerics_id : str
+        Names the arithmetic: equal ids, equal bits.
+    path : str
+    """
 
     architecture: str
     num_layers: int

@@ -12,7 +12,27 @@ from llmi.outputs.results import RequestOutput
 
 @dataclasses.dataclass(slots=True, eq=False)
 class BeamSearchSequence(Record):
-    """One hypothesis. `tokens` are those of prompt and output, `token_ids` and `text` of the output alone."""
+    """One hypothesis.
+
+    Attributes
+    ----------
+    tokens : list of int
+        Those of prompt and output.
+    token_ids : list of int
+        Those of the output alone.
+    logprobs : list of dict
+        By position of the output: log-probabilities by token id.
+    cum_logprob : float
+        The sum that was scored, in nats.
+    score : float
+        That sum over its length penalty; hypotheses are ordered by it.
+    beam_indices : list of int
+        By position: the rank, among the running beams before it, of the beam that its token continues.
+    text : str
+        Of the output alone.
+    finish_reason : str or None
+        "stop" or "length"; None while it runs.
+    """
 
     tokens: list[int]
     token_ids: list[int]
@@ -29,7 +49,15 @@ class BeamSearchSequence(Record):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class BeamSearchOutput(Record):
-    """The hypotheses of one prompt, best first; with `on_error="return"` also what ended its search."""
+    """The result of one prompt.
+
+    Attributes
+    ----------
+    sequences : list of BeamSearchSequence
+        The hypotheses, best first.
+    error : LlmiError or None
+        With `on_error="return"` what ended its search.
+    """
 
     sequences: list[BeamSearchSequence]
     error: LlmiError | None = None

@@ -44,11 +44,21 @@ class Logprob:
 class RequestMetrics(Record):
     """Times of one request, in seconds; NaN where they have not come so far.
 
-    `time_per_output_token_s` is (end to end - first token) / (tokens - 1), one number a request;
-    `inter_token_latencies_s` are the gaps between the first sample's tokens. The other times are those of its parts: `template_time_s` (a
-    chat's template) and `tokenizer_time_s`, before the request arrives at the engine; then `queue_time_s`, `prefill_time_s` (from the first
-    step to the first token) and `decode_time_s` (to the end), whose sum is `e2e_latency_s`. `detokenize_time_s` and `constraint_time_s`
-    (masks, and before the arrival the grammar's compilation) are parts of these, and sums over all samples.
+    Attributes
+    ----------
+    time_to_first_token_s, e2e_latency_s : float
+        From the arrival at the engine.
+    inter_token_latencies_s : array of float32
+        The gaps between the first sample's tokens.
+    time_per_output_token_s : float
+        (end to end - first token) / (tokens - 1), one number a request.
+    num_preemptions : int
+    template_time_s, tokenizer_time_s : float
+        A chat's template, and the tokenizer, before the request arrives at the engine.
+    queue_time_s, prefill_time_s, decode_time_s : float
+        Until the first step, from there to the first token, and to the end; their sum is `e2e_latency_s`.
+    detokenize_time_s, constraint_time_s : float
+        Parts of these, summed over all samples; the second is masks, and before the arrival the grammar's compilation.
     """
 
     time_to_first_token_s: float
@@ -67,15 +77,36 @@ class RequestMetrics(Record):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class CompletionOutput(Record):
-    """One continuation of a prompt.
+    """One continuation of a prompt. Equality looks at everything but the speculation's statistics and the trace.
 
-    `stop_reason` is the stop string, the stop token id, a criterion's string, or None for end-of-text.
-    `logprobs[i]` maps token ids to Logprob at output position i, the chosen token first. After a beam search, `cumulative_logprob` is the
-    sum that was scored, `score` that sum over its length penalty, and `beam_indices[i]` the rank, among the running beams before position
-    i, of the beam that token i continues. `complete` is False if the text is not a whole of what `structured_outputs` demands: it was cut
-    off by max_tokens, a stop string, an abort or an error. In the finished outputs of chat(), `text` is all that was written, and
-    `content`, `reasoning` and `tool_calls` are its parts (docs/tools.md); elsewhere these are None, None and []. Equality looks at
-    everything but the speculation's statistics and the trace.
+    Attributes
+    ----------
+    index : int
+        Among the prompt's n continuations.
+    text : str
+        In the finished outputs of chat() all that was written.
+    token_ids : list of int
+    cumulative_logprob : float or None
+        The sum of the chosen tokens' log-probabilities in nats; after a beam search the sum that was scored.
+    logprobs : list of dict, or None
+        logprobs[i] maps token ids to Logprob at output position i, the chosen token first.
+    finish_reason : str or None
+        "stop", "length", "abort" and others; None while it runs.
+    stop_reason : int, str or None
+        The stop string, the stop token id, a criterion's string, or None for end-of-text.
+    spec_decode_metrics : SpecDecodeMetrics or None
+    trace : DecodeTrace or None
+    complete : bool
+        False if the text is not a whole of what `structured_outputs` demands: it was cut off by max_tokens, a stop string, an abort or an
+        error.
+    score : float or None
+        After a beam search `cumulative_logprob` over its length penalty.
+    beam_indices : list of int, or None
+        After a beam search: the rank, among the running beams before position i, of the beam that token i continues.
+    content, reasoning : str or None
+        Parts of a chat's text (docs/tools.md); elsewhere None.
+    tool_calls : list of ToolCall
+        Likewise; elsewhere [].
     """
 
     index: int
@@ -110,7 +141,20 @@ class CompletionOutput(Record):
 
 @dataclasses.dataclass(slots=True)
 class StreamChunk:
-    """News of one continuation: whole characters that no stop string can take back."""
+    """News of one continuation.
+
+    Attributes
+    ----------
+    request_index : int
+        Of the prompt.
+    index : int
+        Of the continuation among the prompt's n.
+    text : str
+        Whole characters that no stop string can take back.
+    token_ids : list of int
+    finish_reason : str or None
+        None while it runs.
+    """
 
     request_index: int
     index: int

@@ -59,11 +59,29 @@ class Worker:
 
 @dataclasses.dataclass(slots=True, repr=False, eq=False)
 class MemoryReport(Record):
-    """The KV cache now. Blocks are pages of the pool; `wasted_share` is of the slots in use; `drafter_bytes`: tables and weights of
-    drafters; `draft_kv_bytes`: the part of the cache that a trained drafter's K and V take, in `kv_bytes`; `workers`: the
-    processes that compute the model. `state_bytes`: of the pool of states, if layers have them, which has `num_state_slots` versions of
-    `snapshot_bytes` and logs of inputs; `num_free_state_slots` are free, and `num_snapshots` are the prefix cache's,
-    which gives them up when they are needed."""
+    """The KV cache now.
+
+    Attributes
+    ----------
+    num_blocks, num_free_blocks, num_shared_blocks : int
+        Pages of the pool.
+    wasted_share : float
+        Of the slots in use.
+    weight_bytes, kv_bytes : int
+    sequences : list of SequenceBlocks
+    drafter_bytes : int
+        Tables and weights of drafters.
+    draft_kv_bytes : int
+        The part of the cache that a trained drafter's K and V take, in `kv_bytes`.
+    workers : list of Worker
+        The processes that compute the model.
+    state_bytes : int
+        Of the pool of states, if layers have them: `num_state_slots` versions of `snapshot_bytes`, and logs of inputs.
+    snapshot_bytes : int
+    num_state_slots, num_free_state_slots : int
+    num_snapshots : int
+        Those of the prefix cache, which gives them up when slots are needed.
+    """
 
     num_blocks: int
     num_free_blocks: int

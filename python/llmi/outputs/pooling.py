@@ -14,14 +14,30 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class EmbeddingOutput(Record):
-    """A text's vector: float32 [dimensions], read-only."""
+    """A text's vector.
+
+    Attributes
+    ----------
+    embedding : array of float32 [dimensions]
+        Read-only.
+    """
 
     embedding: NDArray[np.float32]
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class EmbeddingRequestOutput(Record):
-    """The result of one text. `prompt_token_ids` are those that the model read, its own special tokens among them."""
+    """The result of one text.
+
+    Attributes
+    ----------
+    request_id : str
+    outputs : EmbeddingOutput
+    prompt_token_ids : list of int
+        Those that the model read, its own special tokens among them.
+    finished : bool
+        True.
+    """
 
     request_id: str
     outputs: EmbeddingOutput
@@ -31,14 +47,30 @@ class EmbeddingRequestOutput(Record):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class ScoringOutput(Record):
-    """How well a document answers a query: the model's own scale, mostly 0 to 1."""
+    """How well a document answers a query.
+
+    Attributes
+    ----------
+    score : float
+        On the model's own scale, mostly 0 to 1.
+    """
 
     score: float
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class ScoringRequestOutput(Record):
-    """The result of one pair. `prompt_token_ids`: of a cosine, those of the query and then those of the document."""
+    """The result of one pair.
+
+    Attributes
+    ----------
+    request_id : str
+    outputs : ScoringOutput
+    prompt_token_ids : list of int
+        Of a cosine, those of the query and then those of the document.
+    finished : bool
+        True.
+    """
 
     request_id: str
     outputs: ScoringOutput

@@ -42,7 +42,13 @@ class Answer(Protocol):
 
 @dataclasses.dataclass
 class Receipt:
-    """What an output is a function of, and what came out. `fields` is strict JSON: numbers that it lacks are "inf", "-inf" and "nan"."""
+    """What an output is a function of, and what came out.
+
+    Attributes
+    ----------
+    fields : dict
+        Strict JSON: numbers that it lacks are "inf", "-inf" and "nan".
+    """
 
     fields: dict[str, Any]
 

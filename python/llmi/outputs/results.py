@@ -19,7 +19,29 @@ _MAX_SHOWN = 20  # results in a notebook
 
 @dataclasses.dataclass(slots=True, eq=False)
 class RequestOutput:
-    """The result of one prompt. `text` and `token_ids` are those of `outputs[0]`."""
+    """The result of one prompt. `text` and `token_ids` are those of `outputs[0]`.
+
+    Attributes
+    ----------
+    request_id : str
+    prompt : str or None
+        None where token ids were given.
+    prompt_token_ids : list of int
+    prompt_logprobs : list of dict, or None
+        By position of the prompt; None for its first token.
+    outputs : list of CompletionOutput
+    finished : bool
+    metrics : RequestMetrics
+    num_cached_tokens : int
+        Of the prompt, found in the prefix cache.
+    seed : int
+        The one that was used.
+    numerics_id : str
+    params_resolved : dict
+        By parameter its value, and where that came from.
+    error : LlmiError or None
+        With `on_error="return"` what ended the request.
+    """
 
     request_id: str
     prompt: str | None

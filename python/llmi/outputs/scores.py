@@ -14,7 +14,17 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class LogLikelihood(Record):
-    """log P(continuation | context): the sum, whether greedy decoding would say it, and each token's [num_tokens]."""
+    """log P(continuation | context).
+
+    Attributes
+    ----------
+    logprob : float
+        The sum in nats.
+    is_greedy : bool
+        Whether greedy decoding would say it.
+    token_logprobs : array of float32 [num_tokens]
+        Each token's.
+    """
 
     logprob: float
     is_greedy: bool
@@ -23,7 +33,21 @@ class LogLikelihood(Record):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Perplexity(Record):
-    """Negative log-likelihood of a text in nats, over `num_tokens` scored tokens."""
+    """How likely a text is.
+
+    Attributes
+    ----------
+    nll : float
+        Its negative log-likelihood in nats.
+    num_tokens : int
+        Scored tokens.
+    perplexity : float
+        exp(nll / num_tokens).
+    bits_per_byte : float
+        Over the text's bytes in UTF-8.
+    token_logprobs : array of float32 [num_tokens]
+        Each token's, in nats.
+    """
 
     nll: float
     num_tokens: int

@@ -11,8 +11,19 @@ from llmi.base.travel import Record
 class SpecDecodeMetrics(Record):
     """Counts of one continuation's speculation.
 
-    `acceptance_rate` is accepted / drafted; `mean_acceptance_length` is 1 + accepted / drafts: tokens per verifying
-    step. `num_accepted_tokens_per_pos[i]` counts drafts whose token at depth i + 1 was accepted.
+    Attributes
+    ----------
+    drafter, verification : str
+    lossless : bool
+        Whether the verification keeps the target's distribution.
+    num_drafts, num_draft_tokens, num_accepted_tokens : int
+    num_accepted_tokens_per_pos : list of int
+        [i] counts drafts whose token at depth i + 1 was accepted.
+    acceptance_rate : float
+        Accepted / drafted.
+    mean_acceptance_length : float
+        1 + accepted / drafts: tokens per verifying step.
+    draft_time_s, verify_time_s : float
     """
 
     drafter: str

@@ -32,14 +32,25 @@ CANDIDATE_COLUMNS = ("position", "token_id", "raw", "masked", "penalised", "proc
 class DecodeTrace(Alike):
     """One row a token tried, in the order of decoding.
 
-    Columns: `step` of the engine; `position` in prompt and output; `depth` in its step (1 follows the last committed
-    token); `token_id`, `token`; `raw_logprob` of the model, `processed_logprob` of the distribution drawn from (-inf where cut);
-    `rank` by raw logit; `num_kept` tokens that the filters left; `noise`, log E of the exponential race that draws (NaN at
-    temperature 0): the token with the least noise - logit / temperature wins; `drafted`; `draft_prob`; `accepted` (1, 0,
-    or NaN for a token that was drawn and not drafted); `time_s` on a steady clock. What masks cost the
-    distribution of the position (`structured_outputs`, allowed and banned tokens): `forbidden_mass`, the probability that softmax of
-    the row before them gives to what they forbid, and `mask_kl` = -log(1 - forbidden_mass), in nats, the KL of
-    the masked distribution to the free one; NaN in a beam search.
+    What masks cost the distribution of a position (`structured_outputs`, allowed and banned tokens) is in `forbidden_mass`, the probability
+    that softmax of the row before them gives to what they forbid, and `mask_kl` = -log(1 - forbidden_mass), in nats, the KL of the masked
+    distribution to the free one; both are NaN in a beam search.
+
+    Parameters
+    ----------
+    columns : dict of arrays [num_rows]
+        `step` of the engine; `position` in prompt and output; `depth` in its step (1 follows the last committed token); `token_id`;
+        `raw_logprob` of the model, `processed_logprob` of the distribution drawn from (-inf where cut); `rank` by raw logit; `num_kept`
+        tokens that the filters left; `noise`, log E of the exponential race that draws (NaN at temperature 0): the token with the least
+        noise - logit / temperature wins; `drafted`; `draft_prob`; `accepted` (1, 0, or NaN for a token that was drawn and not drafted);
+        `time_s` on a steady clock.
+    tokens : list of str
+        The rows' tokens as text: the column `token`.
+    candidates : dict of arrays
+        Likely tokens of each position, likewise.
+    candidate_tokens : list of str
+    masks : array, optional
+        Allowed tokens by position, as bits.
     """
 
     def __init__(
@@ -200,7 +211,17 @@ class MaskCost(Record):
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class TraceDifference(Record):
-    """The first difference of two traces: the output position, both tokens (None past an end), and the log-probability gaps."""
+    """The first difference of two traces.
+
+    Attributes
+    ----------
+    position : int
+        Of the output.
+    token_id, other_token_id : int or None
+        None past an end.
+    raw_gap, processed_gap : float
+        Of the log-probabilities.
+    """
 
     position: int
     token_id: int | None
@@ -212,11 +233,19 @@ class TraceDifference(Record):
 class TokenExplanation(Alike):
     """One position on one page: the token that was drawn first, then its rivals.
 
-    Columns of `to_dict()`: token_id, token; logits `raw`, `masked` (masks and bias), `penalised`, `processed` (the user's
-    processors), `tempered`, `drawn` (after the filters and what `sampler_order` puts after the temperature; -inf where cut; contrastive
-    search: what it compares, for its candidates); `kept` by the filters; `noise` (log E, NaN at temperature 0); `score` = drawn - noise:
-    the largest is drawn; `chosen`. `num_allowed`: how many tokens the mask of `structured_outputs` allowed, `is_allowed` whether the token
-    was one of them; None without.
+    Parameters
+    ----------
+    position : int
+        In prompt and output.
+    columns : dict of arrays
+        token_id; logits `raw`, `masked` (masks and bias), `penalised`, `processed` (the user's processors), `tempered`, `drawn` (after the
+        filters and what `sampler_order` puts after the temperature; -inf where cut; contrastive search: what it compares, for its
+        candidates); `kept` by the filters; `noise` (log E, NaN at temperature 0); `score` = drawn - noise: the largest is drawn; `chosen`.
+    tokens : list of str
+        The column `token` of `to_dict()`.
+    mask : tuple of int and bool, optional
+        `num_allowed`: how many tokens the mask of `structured_outputs` allowed; `is_allowed`: whether the token was one of them. Both are
+        None without.
     """
 
     def __init__(self, position: int, columns: dict[str, NDArray[Any]], tokens: list[str], mask: tuple[int, bool] | None = None) -> None:

@@ -19,11 +19,16 @@ if TYPE_CHECKING:
 
 
 class TextStream(StaysHere, Iterator[StreamChunk], AsyncIterator[StreamChunk]):
-    """Chunks of text of one or several requests, in the order in which they come.
+    """Chunks of text of one or several requests, in the order in which they come. `LLM.stream` makes it.
 
-    A context manager: leaving it aborts what still runs. `outputs` holds the results, partial until all are done. The stream keeps its
-    LLM until it is read to the end or closed. A read that a timeout cancels (`asyncio.wait_for` around `anext`) loses no text: the next
-    read gets it. Where the task of an `async for` is cancelled, the requests end.
+    A context manager: leaving it aborts what still runs. The stream keeps its LLM until it is read to the end or closed. A read that a
+    timeout cancels (`asyncio.wait_for` around `anext`) loses no text: the next read gets it. Where the task of an `async for` is cancelled,
+    the requests end.
+
+    Attributes
+    ----------
+    outputs : Outputs
+        The results, partial until all are done.
     """
 
     _call: Call | None = None  # before __init__

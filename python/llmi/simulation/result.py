@@ -22,6 +22,8 @@ _FEW = 40  # requests of which nothing is said
 class SimulationResult:
     """A simulated load.
 
+    Attributes
+    ----------
     requests : dict of arrays
         arrival_s, first_token_s, end_s (NaN where a request was turned away), input_tokens, output_tokens, cached_tokens,
         num_preemptions, replica, prefill_replica (-1: none of its own; replica is -1, too, where it was turned away), transferred_bytes.

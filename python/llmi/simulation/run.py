@@ -68,6 +68,10 @@ def simulate(  # noqa: PLR0913 (what a user may change)
     seed : int
         Of the token ids that stand for prompts.
 
+    Returns
+    -------
+    SimulationResult
+
     Raises
     ------
     InvalidParamsError, ModelFileError, UnsupportedModelError, HookError

@@ -57,10 +57,13 @@ class Drafter:
     Called between steps, on the engine's thread. It may run other LLMs, never its own (EngineBusyError). What it
     raises, or proposes wrongly, ends that request alone with a DraftError.
 
-    `expected_acceptance` is the probability that a first token is accepted, before any was seen: from it "auto" tells
-    whether a try is worth its price. `capture` names layers of the target whose hidden states `propose` sees in
-    `context.hidden_states` (the last token's source) and `context.hidden_rows` (every token's, once), as
-    `Capture(hidden_states=[...])`; these layers' rows are kept at each step.
+    Attributes
+    ----------
+    expected_acceptance : float
+        The probability that a first token is accepted, before any was seen: from it "auto" tells whether a try is worth its price.
+    capture : Capture or None
+        Layers of the target whose hidden states `propose` sees in `context.hidden_states` (the last token's source) and
+        `context.hidden_rows` (every token's, once), as `Capture(hidden_states=[...])`; these layers' rows are kept at each step.
     """
 
     expected_acceptance: float = 0.5

@@ -26,8 +26,12 @@ else:
 class Verification:
     """How drafted tokens are accepted. The distribution of what is emitted can be enumerated: no random numbers inside.
 
-    Override `accept_probability`, and `residual` if need be; or `verify`, for everything. Set `lossless = True` if the distribution
-    stays the target's.
+    Override `accept_probability`, and `residual` if need be; or `verify`, for everything.
+
+    Attributes
+    ----------
+    lossless : bool
+        Set it to True if the distribution stays the target's.
     """
 
     lossless: ClassVar[bool] = False
@@ -129,6 +133,11 @@ class Typical(Alike, Verification):
     """Accepts what is typical of the target: probability above min(epsilon, delta exp(-entropy)) (Cai et al., Medusa, 2024).
 
     Lossy: likely tokens become likelier.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        As above.
     """
 
     def __init__(self, epsilon: float = 0.09, delta: float = 0.3) -> None:

@@ -41,9 +41,18 @@ class ToolCall:
 
 @dataclasses.dataclass(frozen=True)
 class ToolEvent:
-    """News of an answer. kind "text" and "reasoning": more of it, in `text`; call_index is -1.
+    """News of an answer.
 
-    "call": a call begins, with its id and name; "arguments": more of its arguments, JSON text.
+    Attributes
+    ----------
+    kind : {"text", "reasoning", "call", "arguments"}
+        More of text or reasoning; a call begins; more of its arguments.
+    call_index : int
+        -1 for text and reasoning.
+    text : str
+        Of arguments JSON text.
+    id, name : str
+        Those of a call that begins.
     """
 
     kind: Literal["text", "reasoning", "call", "arguments"]

@@ -137,6 +137,11 @@ def chat_tools(
     template : str, optional
         The chat's template. None: the model's for these tools.
 
+    Returns
+    -------
+    ToolChat
+        What the engine needs for this chat, and what reads its answer.
+
     Raises
     ------
     InvalidParamsError
