@@ -265,6 +265,14 @@ class AsyncLLM(StaysHere):
         assert self._pump is not None
         return self._pump
 
+    def _told(
+        self, make: Callable[[float], Call], tell: Callable[[_core.OutputEvent], None], request_id: str | None, deadline_s: float | None
+    ) -> RequestStream:
+        """The reader of a request that `make` makes on a thread; `tell` gets its events, too, as the engine gives them."""
+        arrival = self._arrival(make, next(self._numbers), request_id, deadline_s, grammar=False)
+        arrival.tell = tell
+        return RequestStream(self, arrival)
+
     def _arrival(
         self, make: Callable[[float], Call], number: int, request_id: str | None, deadline_s: float | None, grammar: bool
     ) -> Arrival:
@@ -299,7 +307,7 @@ class AsyncLLM(StaysHere):
                 raise EngineClosedError("the engine is closed")
             arrived = loop.time() - (time.monotonic() - arrival.arrived_s)
             request = OnlineRequest(arrival.name, call, loop, arrived, arrival.deadline_s)
-            request.max_unread, request.payer = arrival.max_unread, arrival.payer
+            request.max_unread, request.payer, request.tell = arrival.max_unread, arrival.payer, arrival.tell
             submission.built.stepped = arrival.aborted  # then nobody steps: it waits for the abort below
             with pump.lock:
                 pump.requests[submission.built.id] = request

@@ -261,7 +261,7 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
         files = open_model(by_name.resolve(given["model"], given["revision"]))
         count = given["data_parallel_size"]
         openings = Openings(given, files, count)
-        self._router = router = Replicas([openings.of(index, fingerprint=False) for index in range(1, count)], openings.places, first=1)
+        self._router = router = Replicas({str(index): openings.of(index, fingerprint=False) for index in range(1, count)}, openings.places)
         own = {**given, "data_parallel_size": 1, "num_threads": openings.threads[0]}
         try:
             self._open(own, layers, files)

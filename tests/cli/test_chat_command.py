@@ -500,4 +500,4 @@ def test_every_parser_spells_flags_out(tiny_path: Callable[..., Path]) -> None:
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction):
                 pending += action.choices.values()
-    assert seen == 24
+    assert seen == 25

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from llmi import LLM, AsyncLLM, InvalidParamsError, Outputs, SamplingParams, WorkerDiedError
 from llmi.errors import EngineClosedError
 from llmi.replicas.placing import chain_of
+from llmi.replicas.process import Process
 from llmi.replicas.replica import Replica
 from llmi.replicas.router import Router
 from llmi.replicas.under_way import UnderWay
@@ -261,6 +263,59 @@ def test_a_request_that_kills_its_replica_is_sent_on_once(alone: LLM, llm: LLM, 
     error = found[-1].error
     assert isinstance(error, WorkerDiedError) and "SIGKILL" in str(error) and "not sent on again" in str(error)
     assert 2 <= len(killed) <= 3
+
+
+def test_a_stopped_replica_is_not_the_doing_of_its_requests(alone: LLM, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever stops them: two replicas that stand still with one request do not end it."""
+    prompt, send = list(range(100, 140)), Replica.send
+    stopped: list[int] = []
+
+    def sends(self: Replica, message: dict[str, Any]) -> None:
+        if message.get("prompt_token_ids") == prompt and len(stopped) < 2:
+            stopped.append(self.pid)
+            os.kill(self.pid, signal.SIGSTOP)
+            wait_until(lambda: Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+            for _ in range(7):
+                self.tick()
+        send(self, message)
+
+    monkeypatch.setattr(Replica, "send", sends)
+    monkeypatch.setattr("llmi.replicas.router.choose", lambda loads, chain: len(loads) - 1)
+    assert llm.generate([prompt], max_tokens=20, seed=1) == alone.generate([prompt], max_tokens=20, seed=1)
+    assert len(set(stopped)) == 2
+
+
+def test_a_second_without_a_cpu_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[str] = []
+    why = ["starved"]
+    replica = Replica("1", router_of, None, {})  # type: ignore[arg-type]
+    replica._process = SimpleNamespace(kill=lambda: killed.append("yes"), why_silent=lambda: why[0])  # type: ignore[assignment]
+    for _ in range(20):
+        replica.tick()
+    assert not killed and replica.answers
+    why[0] = ""
+    for _ in range(6):
+        assert not killed
+        replica.tick()
+    assert killed
+
+
+@pytest.mark.parametrize(
+    ("stat", "scheduled", "why"),
+    [
+        ("1 (a b) T 1", "0 0 0", "stopped"),
+        ("1 (a) S) S 1", "0 0 0", ""),
+        ("1 (a) S 1", "0 600000000 3", "starved"),
+        ("1 (a) R 1", "100000000 0 3", "starved"),
+        ("1 (a) R 1", "900000000 100000000 3", ""),
+    ],
+)
+def test_why_a_process_may_be_silent(monkeypatch: pytest.MonkeyPatch, stat: str, scheduled: str, why: str) -> None:
+    process = Process.__new__(Process)
+    process.process, process._scheduled = SimpleNamespace(pid=1), (0, 0, 0)  # type: ignore[assignment]
+    monkeypatch.setattr("time.monotonic_ns", lambda: 1_000_000_000)
+    monkeypatch.setattr(Path, "read_text", lambda path: stat if path.name == "stat" else scheduled)
+    assert process.why_silent() == why
 
 
 def test_closing_leaves_no_process(model: Path) -> None:

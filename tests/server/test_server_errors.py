@@ -64,7 +64,7 @@ def test_bodies_that_leave_no_token(
 
 
 def test_a_stream_that_comes_to_such_a_place_late(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generation, "_GRACE_S", 0.0)
+    monkeypatch.setattr(generation, "GRACE_S", 0.0)
     body = {"prompt": "ab", "structured_outputs": {"regex": "[ab]{900}"}, "min_tokens": 1000, "max_tokens": 1000}
     [error] = [chunk["error"] for chunk in client.events(COMPLETIONS, body) if "error" in chunk]
     assert (error["type"], error["code"]) == ("invalid_request_error", "constraint")

@@ -72,18 +72,36 @@ class Client:
 
 
 class Served:
-    """A server on a free port, in a thread."""
+    """A server in a thread, on a free port unless one is given."""
 
-    def __init__(self, llm: LLM) -> None:
+    def __init__(self, llm: LLM, settings: ServerSettings | None = None, port: int = 0) -> None:
         self.llm = llm
-        self.app = make_app({"tiny": AsyncLLM(llm=llm)})
+        self.app = make_app({"tiny": AsyncLLM(llm=llm)}, settings)
         self.sock = socket.socket()
-        self.sock.bind(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.sock.getsockname()[1]}"
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.sock.bind(("127.0.0.1", port))
+        self.port = self.sock.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
         self.server = uvicorn.Server(uvicorn.Config(self.app, lifespan="off", log_level="error", ws="none"))
         self.thread = threading.Thread(target=asyncio.run, args=(self.server.serve(sockets=[self.sock]),))
         self.thread.start()
         wait_until(lambda: self.server.started)
+
+    def cut(self) -> None:
+        """Ends its connections, as the death of its process does; nobody listens any more. Returns when it is so."""
+        done = threading.Event()
+
+        def cut() -> None:
+            for listener in self.server.servers:
+                listener.close()
+            for connection in list(self.server.server_state.connections):
+                connection.transport.abort()
+            self.server.should_exit = self.server.force_exit = True
+            done.set()
+
+        self.server.servers[0].get_loop().call_soon_threadsafe(cut)
+        done.wait()
+        self.close()
 
     def close(self) -> None:
         self.server.should_exit = True

@@ -58,9 +58,7 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help="bounds for goodput: ttft:1000 tpot:100 e2el:5000 (default: tpot:125, 8 tokens a second, as fast as people read)",
     )
-    parser.add_argument(
-        "--api-key-file", type=Path, default=argparse.SUPPRESS, help="a file that holds the key (else the variable OPENAI_API_KEY)"
-    )
+    add_key_option(parser)
     parser.add_argument(
         "--price",
         type=parse_rate,
@@ -91,7 +89,15 @@ def bounds_of(texts: list[str]) -> dict[str, float]:
     return bounds
 
 
-def _key(arguments: argparse.Namespace) -> str | None:
+def add_key_option(parser: argparse.ArgumentParser) -> None:
+    """The flag that `key_of` reads."""
+    parser.add_argument(
+        "--api-key-file", type=Path, default=argparse.SUPPRESS, help="a file that holds the key (else the variable OPENAI_API_KEY)"
+    )
+
+
+def key_of(arguments: argparse.Namespace) -> str | None:
+    """The key that servers are sent; None: none. Raises InvalidParamsError."""
     if not hasattr(arguments, "api_key_file"):
         return os.environ.get("OPENAI_API_KEY")
     try:
@@ -114,7 +120,7 @@ def bench_serve(arguments: argparse.Namespace) -> int:
         ignore_eos=arguments.ignore_eos,
         stream=not arguments.no_stream,
         goodput=bounds_of(arguments.goodput) if hasattr(arguments, "goodput") else None,
-        api_key=_key(arguments),
+        api_key=key_of(arguments),
         max_concurrency=concurrencies[0] if concurrencies else None,
         **given,
     )

@@ -1,5 +1,5 @@
-"""The command line: llmi chat | generate | embed | serve | batch | inspect | doctor | bench | eval | calibrate | quantize | prune |
-pool-heads | simulate | train-heads | conformance | replay | cache."""
+"""The command line: llmi chat | generate | embed | serve | route | batch | inspect | doctor | bench | eval | calibrate | quantize |
+prune | pool-heads | simulate | train-heads | conformance | replay | cache."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from llmi.cli.engine_flags import add_engine_flags, given_engine_options
 from llmi.cli.evaluate import add_eval_options, run_eval
 from llmi.cli.prune import add_pool_options, add_prune_options, run_pool_heads, run_prune
 from llmi.cli.quantize import add_quantize_options, run_quantize
+from llmi.cli.route import add_route_options, run_route
 from llmi.cli.sampling_flags import add_flags, given
 from llmi.cli.serve import add_options as add_serve_options
 from llmi.cli.serve import run_serve
@@ -71,6 +72,12 @@ def _parser() -> argparse.ArgumentParser:
         description="An OpenAI-compatible HTTP server (needs the extra `server`).",
     )
     add_serve_options(serve)
+    route = commands.add_parser(
+        "route",
+        help="one server in front of several that run already",
+        description="Answers as `llmi serve` does, by a fixed list of servers of one model; one that dies costs no answer.",
+    )
+    add_route_options(route)
     batch = commands.add_parser(
         "batch",
         help="a file of requests, answered as the server answers them",
@@ -414,6 +421,7 @@ COMMANDS = {
     "generate": _generate,
     "embed": lambda arguments: run_embed(arguments, _load),
     "serve": run_serve,
+    "route": run_route,
     "batch": run_batch,
     "inspect": _inspect,
     "doctor": _doctor,

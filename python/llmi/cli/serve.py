@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="of --replicas, those that compute prompts for the others, which take their blocks out of shared memory (docs/tiers.md)",
         **unset,
     )
+    add_front_options(parser)
+
+
+def add_front_options(parser: argparse.ArgumentParser) -> None:
+    """The flags of what answers HTTP."""
+    unset: dict[str, Any] = {"default": argparse.SUPPRESS}
     where = parser.add_argument_group("where it listens")
     where.add_argument("--host", default="127.0.0.1", help="an address of this machine")
     where.add_argument("--port", type=int, default=8000, help="0: one that is free")
@@ -107,7 +114,8 @@ def _divided(total: int, count: int) -> list[int]:
     return [max(1, total // count + (index < total % count)) for index in range(count)]
 
 
-def _settings(arguments: argparse.Namespace) -> ServerSettings:
+def settings_of(arguments: argparse.Namespace) -> ServerSettings:
+    """What the flags of `add_front_options` say. Raises InvalidParamsError."""
     from llmi.server.keys import read_keys
     from llmi.server.limits import Limits
     from llmi.server.listen import check_reach
@@ -140,7 +148,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
     check_reach(settings, arguments.insecure_no_keys)
     if settings.keys is not None:
         keys = read_keys(settings.keys)  # an error in the file comes before a model is loaded
-        policy = arguments.scheduling_policy
+        policy = getattr(arguments, "scheduling_policy", "priority")  # of a router's servers, each has its own
         if policy != "priority" and (unheard := next((key for key in keys if key.priority), None)):
             raise InvalidParamsError(
                 f"key {unheard.name!r} has priority = {unheard.priority}, which --scheduling-policy {policy} does not look at", "priority"
@@ -150,15 +158,25 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
 
 def run_serve(arguments: argparse.Namespace) -> int:
     """Loads the models and serves them until the process is told to end."""
+    names = named_models(getattr(arguments, "model", None))
+    threads = threads_of(getattr(arguments, "num_threads", None), len(names))
+
+    def loads(settings: ServerSettings) -> Iterator[tuple[str, AsyncLLM]]:
+        for (name, path), num_threads in zip(names.items(), threads, strict=True):
+            yield name, load(arguments, path, num_threads, settings.limits.queue)
+
+    return run_front(arguments, loads)
+
+
+def run_front(arguments: argparse.Namespace, loads: Callable[[ServerSettings], Iterable[tuple[str, AsyncLLM]]]) -> int:
+    """Serves what `loads` gives, by names, until the process is told to end."""
     for module in ("starlette", "uvicorn", "msgspec"):
         if importlib.util.find_spec(module) is None:
             import_extra(module, "server")
     from llmi.chat.process import renderer
     from llmi.server.listen import bind
 
-    names = named_models(getattr(arguments, "model", None))
-    threads = threads_of(getattr(arguments, "num_threads", None), len(names))
-    settings = _settings(arguments)
+    settings = settings_of(arguments)
     if arguments.systemd:
         from llmi.cli.unit_words import absolute_words
         from llmi.server.systemd import unit
@@ -176,8 +194,8 @@ def run_serve(arguments: argparse.Namespace) -> int:
     imports.start()
     models: dict[str, AsyncLLM] = {}
     try:
-        for (name, path), num_threads in zip(names.items(), threads, strict=True):
-            models[name] = load(arguments, path, num_threads, settings.limits.queue)
+        for name, server in loads(settings):
+            models[name] = server
         imports.join()
         from llmi.server import run
 

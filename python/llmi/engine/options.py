@@ -334,6 +334,7 @@ class TakesOptions:
     ) -> None:
         values = locals()
         given = {name: option.parse(values[name]) for name, option in ENGINE.items()}
+        self._given: Mapping[str, Any] = given
         self._no_effect = parse_no_effect(no_effect)
         self._open(given, _layers, _files)
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from typing import Protocol
 
+from llmi import _core
 from llmi.base.ending import ENDING, Ending
 from llmi.base.travel import StaysHere
 from llmi.errors import EngineClosedError, LlmiError, SlowReaderError, UnsupportedCombinationError
@@ -29,6 +30,7 @@ class Arrival:
     arrived_s : by time.monotonic().
     max_unread : most tokens that may wait for the reader; None: as many as there are.
     payer : pays for it; None: nobody does.
+    tell : gets its events, in the loop of its reader, as the engine gives them; None: outputs say all.
     ending : when `make` should end, though it has no result.
     """
 
@@ -41,6 +43,7 @@ class Arrival:
     aborted: bool = False
     max_unread: int | None = None
     payer: Payer | None = None
+    tell: Callable[[_core.OutputEvent], None] | None = None
     ending: Ending = dataclasses.field(default_factory=Ending)
 
     def check_deadline(self) -> None:

@@ -50,6 +50,7 @@ class OnlineRequest:
         self.listener: Callable[[], None] | None = None  # is called when the reader may find something
         self.expired = False
         self.payer: Payer | None = None
+        self.tell: Callable[[_core.OutputEvent], None] | None = None
         self.max_unread: int | None = None
         self.overrun = False  # it was ended, because its reader has left too much unread
         self._timer = None if deadline_s is None else loop.call_at(arrived_s + deadline_s, self._expire)
@@ -57,6 +58,8 @@ class OnlineRequest:
     def take(self, event: _core.OutputEvent) -> None:
         """Takes in an event. Wake the reader after all events of a step."""
         self.progress.add(event)
+        if self.tell is not None:
+            self.tell(event)
         if event.finished and self.payer is not None:
             submission = self.call.submissions[0]
             written = sum(len(sample.token_ids) for sample in submission.built.samples[: submission.params.n])

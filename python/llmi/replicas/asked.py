@@ -53,7 +53,7 @@ class Asked:
             submission.priority,
             submission.tells,
             submission.speculation is not None,
-            [],
+            submission.recorded,
         )
 
     def message(self) -> dict[str, Any]:
@@ -86,8 +86,8 @@ class Asked:
             [token_ids(entry) for entry in known],
         )
 
-    def call(self, llm: Session) -> Call:
-        """The request, prepared for an engine. What is wrong with it is in its submission."""
+    def call(self, llm: Session, queued_s: float | None = None) -> Call:
+        """The request, prepared for an engine. What is wrong with it is in its submission. queued_s: see CallOptions."""
         prompt = ChatPrompt(prompt_token_ids=self.prompt_token_ids)
         if self.cache_salt:
             prompt["cache_salt"] = self.cache_salt
@@ -102,6 +102,7 @@ class Asked:
             speculative_config="engine" if self.speculates else None,
             stream=self.tells,
             recorded=self.known or None,
+            queued_s=queued_s,
         )
         return prepare(llm, resolve(llm, prompt, params, {}, options))
 

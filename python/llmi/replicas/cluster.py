@@ -91,6 +91,8 @@ def _decoded(data: bytes) -> dict[str, Any]:
 class Remote:
     """A replica in an actor, with the calls of a Process."""
 
+    is_orderly = False
+
     def __init__(self, name: str, num_threads: int, is_over: Callable[[], bool]) -> None:
         self._ray = import_extra("ray", "ray")
         self._messages: collections.deque[bytes] = collections.deque()
@@ -133,6 +135,10 @@ class Remote:
                 return None
         return _decoded(self._messages.popleft())
 
+    def why_silent(self) -> str:
+        """Nobody here knows."""
+        return ""
+
     def kill(self) -> None:
         """Ends the actor at once."""
         if self._ray.is_initialized():  # else all actors have ended with the connection to the cluster
@@ -157,6 +163,8 @@ class Cluster:
     ------
     MissingExtraError, InvalidParamsError
     """
+
+    none = "no replica can be started"
 
     def __init__(self) -> None:
         own = "RAY_ADDRESS" not in os.environ

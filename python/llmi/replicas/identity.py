@@ -10,6 +10,12 @@ import llmi
 if TYPE_CHECKING:
     from llmi.session import Session
 
+#: LLM's arguments on which tokens, or a server's forms, depend: a router opens MODEL with those of its servers.
+ALIKE = (
+    "dtype", "quantization", "activation_bits", "kv_cache_dtype", "attention_dtype", "linear_dtype", "deterministic", "max_model_len",
+    "max_num_seqs", "scheduling_policy", "speculative_config", "tokenizer", "chat_template", "generation_config", "hf_overrides",
+)  # fmt: skip
+
 
 def identity_of(llm: Session) -> dict[str, Any]:
     """The facts that are compared, as JSON: the file by its size and time, since reading it whole would take long."""

@@ -13,7 +13,7 @@ from llmi.handover.settings import FRONT
 from llmi.models.files import OpenModel
 from llmi.replicas.policy import PolicyFile
 from llmi.replicas.process import Folder
-from llmi.replicas.replica import Places
+from llmi.replicas.replica import Machines
 
 #: How processes are opened where some compute prompts for the others.
 PRODUCER = {"kv_connector": "local", "kv_role": "kv_producer"}
@@ -81,7 +81,7 @@ class Openings:
         }
 
 
-def _places_of(backend: str) -> Places:
+def _places_of(backend: str) -> Machines:
     if backend == "ray":
         from llmi.replicas.cluster import Cluster  # noqa: PLC0415 (one machine needs none of it)
 

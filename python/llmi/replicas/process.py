@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,11 +21,14 @@ from llmi.replicas.wire import Connection
 
 _BOOT = "from llmi.server.replica import main; main()"
 _LOOK_S = 0.05
+_LOOK_NS = 500_000_000  # the shortest time of which its scheduling says something
 _PEER = struct.Struct("3i")  # pid, uid, gid
 
 
 class Folder:
     """A folder that only this user may enter, for sockets."""
+
+    none = "no replica can be started"
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="llmi-"))  # mode 0700
@@ -52,9 +56,12 @@ class Process:
         It could not be started, or ended before it was there.
     """
 
+    is_orderly = False
+
     def __init__(self, name: str, folder: Folder, is_over: Callable[[], bool]) -> None:
         if not sys.executable:
             raise WorkerDiedError(f"replica {name}: sys.executable names no Python to start it with", name)
+        self._scheduled = (time.monotonic_ns(), 0, 0)  # when its scheduling was looked at, how long it ran and waited by then
         path = folder.path / name
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)])}
         with socket.socket(socket.AF_UNIX) as listener:
@@ -88,6 +95,21 @@ class Process:
     def kill(self) -> None:
         """Ends it at once, stopped or not."""
         self.process.kill()
+
+    def why_silent(self) -> str:
+        """By its first thread, which reads and answers: it is starved where it waited for a CPU for half of the time since the last call,
+        or wants one and has not had it for half."""
+        try:
+            state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+            ran_ns, waited_ns, _ = map(int, Path(f"/proc/{self.pid}/schedstat").read_text().split())
+        except (OSError, ValueError):  # it has gone, or this system does not tell
+            return ""
+        now = (time.monotonic_ns(), ran_ns, waited_ns)
+        passed, ran, waited = (new - old for new, old in zip(now, self._scheduled, strict=True))
+        self._scheduled = now
+        if state in "Tt":
+            return "stopped"
+        return "starved" if passed > _LOOK_NS and (waited > passed / 2 or (state == "R" and ran < passed / 2)) else ""
 
     def finish(self) -> None:
         """Waits for its end, which comes by itself when its socket has closed."""

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from llmi import _core
 
 _ENDS = (None, "stop", "length", "abort", "error")
-_TIMES = ("first_scheduled_time_s", "first_token_time_s", "finish_time_s", "detokenize_time_s", "constraint_time_s", "arrival_time_s")
+_MOMENTS = ("first_scheduled_time_s", "first_token_time_s", "finish_time_s")
+_TIMES = (*_MOMENTS, "detokenize_time_s", "constraint_time_s", "arrival_time_s")
 _COUNTS = ("num_preemptions", "num_cached_tokens")
 _LARGEST = 2**63 - 1
 
@@ -159,7 +160,7 @@ def end_as_json(request_id: int, request: _core.Request, error: LlmiError | None
             "counts": [counts.num_drafts, counts.num_draft_tokens, counts.num_accepted_tokens],
             "accepted": counts.num_accepted_per_position,
             "speculation_times": strict_json([counts.draft_time_s, counts.verify_time_s]),
-            "token_times": strict_json(sample.token_times_s.tolist()) if index == 0 else [],
+            "token_times": strict_json(list(map(float, sample.token_times_s))) if index == 0 else [],
         }
         if whole:
             entry |= {"token_ids": sample.token_ids, "text": sample.text, "logprobs": rows_as_json(sample.logprobs)}
@@ -169,6 +170,23 @@ def end_as_json(request_id: int, request: _core.Request, error: LlmiError | None
     found |= {name: strict_json(getattr(request, name)) for name in _TIMES} | {name: getattr(request, name) for name in _COUNTS}
     if whole:
         found["prompt_logprobs"] = rows_as_json(request.prompt_logprobs)
+    return found
+
+
+def moved(fields: dict[str, Any], by_s: float) -> dict[str, Any]:
+    """What an event or an end tells, with its moments so much later: clocks of machines differ. A moment of 0 has not come."""
+
+    def later(value: object) -> object:
+        return value + by_s if isinstance(value, float) and value else value
+
+    found = {**fields, **{name: later(fields[name]) for name in _MOMENTS if name in fields}}
+    if "arrival_time_s" in fields:
+        found["arrival_time_s"] = fields["arrival_time_s"] + by_s
+    if isinstance(fields.get("times"), list):
+        found["times"] = [later(value) for value in fields["times"]]
+    if isinstance(fields.get("samples"), list):
+        samples = [entry for entry in fields["samples"] if isinstance(entry, dict)]
+        found["samples"] = [{**entry, "token_times": [later(value) for value in entry.get("token_times", ())]} for entry in samples]
     return found
 
 

@@ -59,6 +59,15 @@ class Running(Protocol):
         """Its messages."""
         ...
 
+    @property
+    def is_orderly(self) -> bool:
+        """Whether it has ended, or refused what came, for reasons of its own: no request made it do so."""
+        ...
+
+    def why_silent(self) -> str:
+        """Why it may have said nothing since the last call without a fault of its own: "stopped" by a signal, "starved" of a CPU, or ""."""
+        ...
+
     def kill(self) -> None:
         """Ends it at once."""
         ...
@@ -89,11 +98,12 @@ class Line(Protocol):
 
 
 class Places(Protocol):
-    """Where processes run: this machine (process.Folder), or those of a cluster."""
+    """Where processes run: this machine (process.Folder), those of a cluster, or servers that run already.
 
-    def threads(self, num_threads: int | None, count: int) -> tuple[list[int], int]:
-        """Threads of each of `count` engines, and how many of them this machine gets."""
-        ...
+    none : what it means that none is ready, in words.
+    """
+
+    none: str
 
     def start(self, name: str, is_over: Callable[[], bool]) -> Running:
         """Starts a process. Raises WorkerDiedError."""
@@ -104,12 +114,21 @@ class Places(Protocol):
         ...
 
 
+class Machines(Places, Protocol):
+    """Places that processes are divided among."""
+
+    def threads(self, num_threads: int | None, count: int) -> tuple[list[int], int]:
+        """Threads of each of `count` engines, and how many of them this machine gets."""
+        ...
+
+
 class Replica:
     """A process and its requests.
 
     state : "starting", "ready", "gone" (it is started again after a while) or "closed".
     under_way : its requests by number; the router's lock guards them, and `known`.
     problem : why it has gone; never_began: before it was ready.
+    is_innocent : no request of it can be the reason that it has gone.
     stats : of its engine, a second old at most; {} before the first.
     is_producer : it computes prompts for the others.
     """
@@ -125,13 +144,14 @@ class Replica:
         self.fingerprint: str | None = None
         self.pid = 0
         self.num_starts = 0
-        self.never_began = False
-        self.is_producer = answers(opening["arguments"].get("kv_transfer_config"))
+        self.never_began = self.is_innocent = False
+        self.is_producer = answers(opening.get("arguments", {}).get("kv_transfer_config"))
         self._keeper, self._places = keeper, places
         self._opening = encode({"kind": "open", **opening})
         self._process: Running | None = None
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._silent = 0
+        self._was_stopped = False  # when it was killed
         self._num_failures = 0
         self.thread = threading.Thread(target=self._run, name=f"llmi-replica-{name}", daemon=True)
 
@@ -150,12 +170,15 @@ class Replica:
         self._outbox.put(encode(message))
 
     def tick(self) -> None:
-        """A second has passed: a replica that has said nothing for too many of them stands still, and is killed."""
+        """A second has passed: a replica that has said nothing for too many of them stands still, and is killed. A second without a CPU
+        does not count."""
         process = self._process
         if process is None:
             return
-        self._silent += 1
+        why = process.why_silent()
+        self._silent += why != "starved"
         if self._silent > _MOST_SILENT:
+            self._was_stopped |= why == "stopped"
             process.kill()
         else:
             self.send({"kind": "ping"})
@@ -192,7 +215,7 @@ class Replica:
     def _live(self) -> None:
         """One life of the process. Raises how it ended."""
         process = self._places.start(self.name, self._keeper.closed.is_set)
-        self.pid, self._silent, self._outbox = process.pid, 0, queue.SimpleQueue()
+        self.pid, self._silent, self._was_stopped, self._outbox = process.pid, 0, False, queue.SimpleQueue()
         self.num_starts += 1
         threading.Thread(target=_write, args=(process, self._outbox), name=f"llmi-to-{self.name}", daemon=True).start()
         self._outbox.put(self._opening)
@@ -211,7 +234,12 @@ class Replica:
             self._outbox.put(None)
             process.connection.close()
             process.finish()
-        raise WorkerDiedError(f"replica {self.name} (pid {self.pid}) {process.how_it_ended()}{broken}", self.name, self.pid)
+            self.is_innocent = self._was_stopped or process.is_orderly
+        raise self._died(f"{process.how_it_ended()}{broken}")
+
+    def _died(self, how: str) -> WorkerDiedError:
+        what = f"replica {self.name} (pid {self.pid})" if self.pid else f"server {self.name}"
+        return WorkerDiedError(f"{what} {how}", self.name, self.pid)
 
     def _take(self, message: dict[str, Any]) -> None:
         kind = message["kind"]
@@ -230,7 +258,7 @@ class Replica:
         ):
             self.info, self.stats, self.fingerprint = message["info"], message["stats"], message.get("fingerprint")
             if why := self._keeper.is_ready(self, message["identity"]):
-                raise WorkerDiedError(f"replica {self.name} (pid {self.pid}) is left out: {why}", self.name, self.pid)
+                raise self._died(f"is left out: {why}")
         else:
             raise BrokenMessageError(f"{kind[:40]!r} may not come now")
 

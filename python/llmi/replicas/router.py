@@ -45,17 +45,15 @@ class Router:
 
     Parameters
     ----------
-    openings : list of dict
-        What each process is opened with (llmi.server.replica).
+    openings : dict
+        What each process is opened with (llmi.server.replica), by its name.
     places
         Where they run.
-    first : int
-        The number of the first process: 1 where this process is replica 0.
     policy : PolicyFile, optional
         Says where requests go, and which are taken. Only where no engine is in this process.
     """
 
-    def __init__(self, openings: Sequence[Mapping[str, Any]], places: Places, first: int, policy: PolicyFile | None = None) -> None:
+    def __init__(self, openings: Mapping[str, Mapping[str, Any]], places: Places, policy: PolicyFile | None = None) -> None:
         self._policy = policy
         self.closed = threading.Event()
         self.identity: dict[str, Any] = {}  # of all that may get requests; {} until the first one is ready
@@ -78,7 +76,7 @@ class Router:
         self._waiting: collections.deque[UnderWay] = collections.deque()  # while no replica is ready
         self._suspects: collections.deque[UnderWay] = collections.deque()
         self._suspect: UnderWay | None = None  # the one that runs
-        self.replicas = [Replica(str(first + index), self, places, opening) for index, opening in enumerate(openings)]
+        self.replicas = [Replica(name, self, places, opening) for name, opening in openings.items()]
         _routers.add(self)
         for replica in self.replicas:
             replica.thread.start()
@@ -124,12 +122,13 @@ class Router:
         if self._local is not None:
             call_core(self._local.check_open)
         elif why := self._why_none():
-            raise EngineError(f"no replica can be started, the next try comes by itself: {why}")
+            raise why
 
-    def _why_none(self) -> LlmiError | None:
-        """Why no replica can be started, where it is so."""
-        gone = all(replica.state == "gone" and replica.never_began for replica in self.replicas)
-        return self.replicas[0].problem if gone else None
+    def _why_none(self) -> EngineError | None:
+        """The error of requests where no replica can be started."""
+        if not all(replica.state == "gone" and replica.never_began for replica in self.replicas):
+            return None
+        return EngineError(f"{self._places.none}, the next try comes by itself: {self.replicas[0].problem}")
 
     def submit(self, submissions: Sequence[Submission], channel: _core.OutputChannel) -> None:
         """Hands requests to their engines; their news come on the channel."""
@@ -287,7 +286,7 @@ class Router:
             self.pools.has_gone(replica, why)
             self._prefills.has_gone(replica)
             left, replica.under_way = list(replica.under_way.values()), {}
-            for entry in left:
+            for entry in () if replica.is_innocent else left:
                 entry.note_death()
             suspects = [entry for entry in left if entry.deaths > 1]
             for entry in left:
@@ -313,9 +312,9 @@ class Router:
                     self._suspects.append(entry)
                 else:
                     self._place(entry)
-            if self._local is None and self._why_none() is not None:
+            if self._local is None and (none := self._why_none()) is not None:
                 for entry in [*self._waiting, *self._suspects]:
-                    entry.fail(why)
+                    entry.fail(none)
                 self._waiting.clear()
                 self._suspects.clear()
             self._next_suspect()

@@ -46,6 +46,7 @@ class UnderWay:
         self._samples = [Sample() for _ in range(submission.params.n)]
         self._num_known = 0  # tokens that it had when its replica got it
         self._again = [_Again() for _ in self._samples]
+        self._is_unsent = False  # to the replica that it was given
 
     @property
     def has_begun(self) -> bool:
@@ -53,8 +54,10 @@ class UnderWay:
         return any(sample.token_ids for sample in self._samples)
 
     def note_death(self) -> None:
-        """Its replica has died. A request that kills replicas does so at the same token: one that came further is not the reason."""
-        self.deaths = 1 if self.came_further else self.deaths + 1
+        """Its replica has died. A request that kills replicas does so at the same token: one that came further is not the reason, nor one
+        that never came there."""
+        if not self._is_unsent:
+            self.deaths = 1 if self.came_further else self.deaths + 1
 
     @property
     def came_further(self) -> bool:
@@ -67,15 +70,22 @@ class UnderWay:
 
     def message(self) -> dict[str, Any]:
         """The request for the next replica, with the tokens so far."""
-        self._num_known = self._num_tokens
+        self._num_known, self._is_unsent = self._num_tokens, False
         self._again = [_Again() for _ in self._samples]
-        self.asked.known = [sample.token_ids for sample in self._samples] if self.has_begun else []
+        if self.has_begun:
+            self.asked.known = [sample.token_ids for sample in self._samples]
         return self.asked.message()
 
     def take(self, fields: dict[str, Any]) -> bool:
         """Takes in an event of its replica; returns whether it was the last. Raises BrokenMessageError."""
         if "refused" in fields:
             self.fail(error_of(fields["refused"]))
+            return True
+        if "unsent" in fields:
+            self._is_unsent = True
+            return False
+        if "aborted" in fields:
+            self.fail(None)
             return True
         if "samples" in fields:
             finish(fields, self.record, self._samples, self._whole)

@@ -31,12 +31,17 @@ def encode(message: dict[str, Any]) -> bytes:
 def decode(data: bytes) -> dict[str, Any]:
     """The message of these bytes, an object with a `kind`. Raises BrokenMessageError."""
     try:
-        message = json.loads(data.decode("ascii"), parse_constant=_refuse, parse_float=_finite)
+        message = read_json(data.decode("ascii"))
     except (ValueError, RecursionError) as error:
         raise BrokenMessageError(f"a message is no JSON: {error}") from None
     if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
         raise BrokenMessageError("a message is no object with a kind")
     return message
+
+
+def read_json(text: str) -> Any:
+    """Strict JSON. Raises ValueError and RecursionError."""
+    return json.loads(text, parse_constant=_refuse, parse_float=_finite)
 
 
 def number_of(value: object) -> float:

@@ -21,6 +21,7 @@ from llmi.server.guard import Door, Guard, Origins
 from llmi.server.keys import Keys
 from llmi.server.listing import health, list_models, metrics, one_model, ready, replicas
 from llmi.server.messages import count_tokens, messages
+from llmi.server.native import engine, generate
 from llmi.server.openapi import openapi
 from llmi.server.prefill import prefill
 from llmi.server.preparing import Preparing
@@ -55,6 +56,8 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("GET", "/llmi/events", events),
     ("GET", "/llmi/replicas", replicas),
     ("POST", "/llmi/prefill", prefill),
+    ("GET", "/llmi/engine", engine),
+    ("POST", "/llmi/generate", generate),
     ("GET", "/", page),
     ("GET", "/metrics", metrics),
 ]

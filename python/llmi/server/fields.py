@@ -256,4 +256,13 @@ RERANK = Endpoint(
 )
 SCORE = Endpoint("/v1/score", _own(_VECTORS_OWN, ("text_1", "text_2", "queries", "documents", "instruction")), _VECTORS, is_strict=True)
 PREFILL = Endpoint("/llmi/prefill", frozenset({"identity", "engine", "prompt_token_ids", "cache_salt"}), {}, is_strict=True)
-ENDPOINTS = (CHAT, COMPLETIONS, RESPONSES, TOKENIZE, DETOKENIZE, MESSAGES, COUNT_TOKENS, EMBEDDINGS, RERANK, SCORE, PREFILL)
+GENERATE = Endpoint(
+    "/llmi/generate",
+    _own(
+        ("model", "prompt_token_ids", "sampling_params", "seed", "cache_salt", "priority", "stream", "speculates", "known"),
+        ("timeout_s", "request_id"),
+    ),
+    {},
+    is_strict=True,
+)
+ENDPOINTS = (CHAT, COMPLETIONS, RESPONSES, TOKENIZE, DETOKENIZE, MESSAGES, COUNT_TOKENS, EMBEDDINGS, RERANK, SCORE, PREFILL, GENERATE)

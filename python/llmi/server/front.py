@@ -96,19 +96,7 @@ class Front(LLM):
 
     def _open(self, given: Mapping[str, Any], layers: Sequence[int], files: OpenModel | None) -> None:
         files = open_model(by_name.resolve(given["model"], given["revision"]))
-        count = given["data_parallel_size"]
-        if self._num_producers > 0:
-            check_transfer({**given, "kv_transfer_config": CONSUMER})
-        elif given["kv_transfer_config"] is not None:
-            raise UnsupportedCombinationError(
-                "kv_transfer_config with --replicas: give --prefill-replicas, or serve producers and consumers one by one",
-                "kv_transfer_config",
-                "data_parallel_size",
-            )
-        openings = Openings(given, files, count, self._num_producers)
-        self._shared = SharedFolder() if self._num_producers > 0 else None  # which the processes have, too, until they are killed
-        router = Router([openings.of(index, fingerprint=True) for index in range(count)], openings.places, first=0, policy=self._placing)
-        self._router = self._front_router = router
+        router = self._router = self._front_router = self._routed(given, files)
         try:
             super()._open(
                 {**given, "kv_transfer_config": None, "data_parallel_size": 1, "tensor_parallel_size": 1, "tensor_split": None},
@@ -119,6 +107,22 @@ class Front(LLM):
         except BaseException:
             router.close()
             raise
+
+    def _routed(self, given: Mapping[str, Any], files: OpenModel) -> Router:
+        """The router, with its replicas on their way."""
+        if self._num_producers > 0:
+            check_transfer({**given, "kv_transfer_config": CONSUMER})
+        elif given["kv_transfer_config"] is not None:
+            raise UnsupportedCombinationError(
+                "kv_transfer_config with --replicas: give --prefill-replicas, or serve producers and consumers one by one",
+                "kv_transfer_config",
+                "data_parallel_size",
+            )
+        count = given["data_parallel_size"]
+        openings = Openings(given, files, count, self._num_producers)
+        self._shared = SharedFolder() if self._num_producers > 0 else None  # which the processes have, too, until they are killed
+        processes = {str(index): openings.of(index, fingerprint=True) for index in range(count)}
+        return Router(processes, openings.places, policy=self._placing)
 
     def close(self) -> None:
         super().close()

@@ -28,7 +28,7 @@ T = TypeVar("T")
 #: A drawn seed is exact in every client's JSON, where numbers may be doubles.
 SEED_BITS = 53
 #: How long a streamed request is watched for a refusal before its headers go out.
-_GRACE_S = 0.05
+GRACE_S = 0.05
 
 
 @dataclasses.dataclass(slots=True)
@@ -204,7 +204,7 @@ class Deltas:
         """Submits; returns when the first news are there, or after a moment in which an engine that refuses a request would have said
         so. Raises what is wrong with a request that has ended by then."""
         await _together([reader.start(self._wake) for reader in self._readers])
-        await asyncio.wait({self._told}, timeout=_GRACE_S)
+        await asyncio.wait({self._told}, timeout=GRACE_S)
         self._early = self._take()
 
     def _wake(self) -> None:

@@ -23,7 +23,7 @@ log = logging.getLogger("llmi.access")
 #: Routes that need no key: they tell whether the server lives, and the page's file.
 OPEN = frozenset({"/health", "/ready", "/"})
 #: Routes that tell of all callers.
-WATCHED = ("/metrics", "/llmi/")
+WATCHED = ("/metrics", "/llmi/events", "/llmi/replicas", "/llmi/engine")
 _LOCAL_NAMES = frozenset({"localhost", "testserver"})
 #: Names of this machine's own address, which a page may mix: the one that it came from and the one that it asks.
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -31,12 +32,15 @@ class Served:
         See llmi.server.fingerprint. None: this engine does not promise the same tokens again.
     created : int
         When it was loaded, seconds since 1970.
+    instance : str
+        Another one each time that a model is served.
     """
 
     name: str
     server: AsyncLLM
     fingerprint: str | None
     created: int
+    instance: str = dataclasses.field(default_factory=lambda: secrets.token_hex(8))
 
     @classmethod
     def of(cls, name: str, server: AsyncLLM) -> Served:
