@@ -285,6 +285,7 @@ PARAMETERS = {
     "repetition_penalty": "maybe number",
     "logit_bias": "maybe biases",
     "steering": "empty",
+    "sparse_attention": "objects",
     "bad_words": "words",
     "allowed_token_ids": "maybe ids",
     "structured_outputs": "nothing",
