@@ -31,6 +31,14 @@ class LongestFirst:
         return (-request.num_prompt_tokens, request.num_preemptions)
 
 
+def drawn_params(draw: random.Random) -> SamplingParams:
+    drawn: dict[str, Any] = {"max_tokens": draw.randrange(1, 50), "temperature": draw.choice([0, 1]), "n": draw.choice([1, 1, 3])}
+    drawn["seed"] = draw.randrange(99)
+    if draw.random() < 0.1:  # two sequences a sample
+        drawn |= {"n": 1, "guidance_scale": 1.5, "negative_prompt_ids": [5] * draw.randrange(1, 30)}
+    return SamplingParams(**drawn)
+
+
 def record(path: Path, model: Path, seed: int) -> dict[str, float]:
     """A random run: chunks, shared beginnings, a pool that is too small, several samples, drafts, guidance, requests that end early."""
     draw = random.Random(seed)
@@ -51,17 +59,7 @@ def record(path: Path, model: Path, seed: int) -> dict[str, float]:
                 (draw.choice(beginnings) if draw.random() < 0.6 else []) + [draw.randrange(3, 9) for _ in range(draw.randrange(1, 50))]
                 for _ in range(draw.randrange(2, 9))
             ]
-            params = [
-                SamplingParams(
-                    max_tokens=draw.randrange(1, 50),
-                    temperature=draw.choice([0, 1]),
-                    n=draw.choice([1, 1, 3]),
-                    seed=draw.randrange(99),
-                    **({"guidance_scale": 1.5, "negative_prompt_ids": [5] * draw.randrange(1, 30)} if draw.random() < 0.1 else {}),
-                )
-                for _ in prompts
-            ]
-            llm.generate(prompts, params, use_tqdm=False)
+            llm.generate(prompts, [drawn_params(draw) for _ in prompts], use_tqdm=False)
             if draw.random() < 0.5 and options["scheduling_policy"] != "static":
                 llm.beam_search(prompts[:1], BeamSearchParams(beam_width=3, max_tokens=12), use_tqdm=False)
         stats = llm.get_metrics()
