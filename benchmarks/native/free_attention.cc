@@ -41,7 +41,7 @@ void OneSpan(const AttentionArgs& args, const AttentionTask& task) {
   Query queries[kMaxTaskQueries];
   const int64_t num_queries = CollectQueries(args, task, queries);
   float partials[kMaxTaskQueries * AttentionPartialSize(kMaxHeadDim)];
-  SpanPartials(args, task, queries, num_queries, 0, partials);
+  SpanPartials(args, task, queries, num_queries, 0, queries[num_queries - 1].last, partials);
   for (int64_t i = 0; i < num_queries; ++i) {
     const float* partial = partials + i * AttentionPartialSize(args.kv.head_dim);
     const F32x16 inverse = Set1(1.0f / partial[args.kv.head_dim + 1]);
