@@ -122,6 +122,7 @@ def test_a_producer_that_fails(
     tiny_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, fault: Callable[[dict[str, Any]], Any]
 ) -> None:
     """The next prompt does not wait for it."""
+    monkeypatch.setattr(peers, "_DELAYS_S", (0.0, 3600.0))
     model = tiny_path()
     with asking(monkeypatch, model, lambda body, _: fault(body)) as llm:
         assert_same_tokens(llm.generate(PROMPT, LATER), plain(model))
