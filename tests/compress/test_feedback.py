@@ -16,7 +16,7 @@ from llmi.cli.commands import main
 from llmi.compress import Calibration, calibrate, quantize
 from llmi.compress.feedback import Factor, encode_by_feedback, order_of
 from llmi.compress.grids import GRIDS, encode_searched
-from llmi.compress.quantizing import replay_file
+from llmi.compress.replaying import replay_file
 from llmi.compress.rounding import Rounding
 from llmi.models.files import open_model
 from llmi.testing import tiny_model

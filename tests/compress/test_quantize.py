@@ -21,7 +21,9 @@ from llmi.compress import absmax_quantize, evaluate, kl_threshold, quantize, thr
 from llmi.compress.blocks import BLOCK_TYPES, encode_absmax
 from llmi.compress.gguf_file import GgufSource, NewTensor, text_entry, write_gguf
 from llmi.compress.grids import GRIDS, encode_searched
-from llmi.compress.quantizing import METHODS, RECEIPT, TYPES, replay_file
+from llmi.compress.made_files import RECEIPT
+from llmi.compress.quantizing import METHODS, TYPES
+from llmi.compress.replaying import replay_file
 from llmi.compress.study import threshold_of
 from llmi.testing import tiny_model
 

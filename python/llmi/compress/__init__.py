@@ -6,9 +6,10 @@ from llmi.compress.evaluation import evaluate, evaluate_all
 from llmi.compress.heads import pool_kv_heads
 from llmi.compress.heads_of_files import pool_heads
 from llmi.compress.layers import drop_layers
+from llmi.compress.made_files import Report
 from llmi.compress.masks import prune_mask
 from llmi.compress.pruning import prune
-from llmi.compress.quantizing import Report, quantize
+from llmi.compress.quantizing import quantize
 from llmi.compress.results import Difference, Evaluation
 from llmi.compress.rotation import rotate
 from llmi.compress.study import threshold_plot

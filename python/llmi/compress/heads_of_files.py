@@ -11,8 +11,8 @@ from llmi.base.kinds import Whole, parse
 from llmi.compress.calibration import Calibration
 from llmi.compress.gguf_file import number_entry
 from llmi.compress.heads import pool_kv_heads
-from llmi.compress.quantizing import Report
-from llmi.compress.rewriting import Edit, Source, float_tensor, rewrite
+from llmi.compress.made_files import Report, Source
+from llmi.compress.rewriting import Edit, float_tensor, rewrite
 from llmi.errors import InvalidParamsError
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from llmi.base.kinds import Listed, Whole, parse
 from llmi.compress.calibration import Calibration
 from llmi.compress.gguf_file import number_entry, sliced_entry
+from llmi.compress.made_files import Report, Source
 from llmi.compress.own_text import own_text
-from llmi.compress.quantizing import Report
-from llmi.compress.rewriting import Edit, Source, rewrite
+from llmi.compress.rewriting import Edit, rewrite
 from llmi.errors import InvalidParamsError
 from llmi.families import ModelSpec
 from llmi.families.spec import LayerSpec, TensorBinding

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from llmi.base.kinds import Choice, Real, Text, parse
 from llmi.compress.calibration import Calibration
+from llmi.compress.made_files import Report, Source
 from llmi.compress.masks import prune_mask
-from llmi.compress.quantizing import Report
-from llmi.compress.rewriting import Edit, Source, float_tensor, rewrite
+from llmi.compress.rewriting import Edit, float_tensor, rewrite
 from llmi.errors import InvalidParamsError
 from llmi.families.spec import LinearSpec, RouterSpec
 

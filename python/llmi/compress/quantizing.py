@@ -6,37 +6,25 @@ import dataclasses
 import fnmatch
 import json
 import os
-import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from llmi import _core
 from llmi.base.kinds import Choice, Text, parse, show
 from llmi.base.progress import progress
-from llmi.base.travel import Record
-from llmi.compress.calibration import Calibration, calibrate
-from llmi.compress.gguf_file import GgufSource, NewTensor, StoredTensor, made_ahead, number_entry, text_entry, write_gguf
+from llmi.compress.calibration import Calibration
+from llmi.compress.gguf_file import NewTensor, StoredTensor, made_ahead, number_entry, text_entry, write_gguf
 from llmi.compress.grids import GRIDS
+from llmi.compress.made_files import FLOATS, RECEIPT, VERSION, Report, Source, float_bytes, free_path, loaded, origin_of
 from llmi.compress.rounding import METHODS, Rounding
 from llmi.compress.study import FORM, check_method, study_type
-from llmi.errors import InvalidParamsError, ModelFileError
+from llmi.errors import InvalidParamsError
 from llmi.models import by_name
-from llmi.models.catalogue import sha256_of_file
-from llmi.models.files import OpenModel, open_model
 
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from llmi.base.lazy_numpy import np
-
-#: What `llmi.compress.quantize` writes a tensor as: name of the type, number in a GGUF file.
-FLOATS = {"F32": 0, "F16": 1, "BF16": 30}
+#: What `llmi.compress.quantize` writes a tensor as.
 TYPES = (*GRIDS, *FLOATS)
 #: What a tensor becomes whose columns blocks of 256 do not divide, as llama.cpp chooses.
 _INSTEAD = {"Q3_K": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
-RECEIPT = "llmi.receipt"
 _FILE_TYPES = {
     "F32": 0,
     "F16": 1,
@@ -53,51 +41,6 @@ _FILE_TYPES = {
     "BF16": 32,
     "MXFP4": 38,
 }  # general.file_type
-
-_FLOAT_NUMBERS = (0, 1, 30)
-_VERSION = 1  # of what a receipt's parameters mean
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Report(Record):
-    """What became of a model.
-
-    Attributes
-    ----------
-    path : str
-        The new file.
-    bytes, source_bytes : int
-    tensors : dict
-        Name: its new type, of those that were written in another one.
-    fallbacks : dict
-        Name: why it has not the type that it was to have.
-    requantized : list of str
-        Types that the source's matrices were quantised to already: their rounding is not undone.
-    remarks : dict
-        Name: how it was made, where that is not as it was asked for.
-    """
-
-    path: str
-    bytes: int
-    source_bytes: int
-    tensors: dict[str, str]
-    fallbacks: dict[str, str]
-    requantized: list[str]
-    remarks: dict[str, str] = dataclasses.field(default_factory=dict)
-
-    def __str__(self) -> str:
-        counted: dict[str, int] = {}
-        for kind in self.tensors.values():
-            counted[kind] = counted.get(kind, 0) + 1
-        types = ", ".join(f"{count} as {kind}" for kind, count in counted.items()) or "none"
-        lines = [f"{self.path}: {self.bytes / 1e6:,.1f} MB of {self.source_bytes / 1e6:,.1f}; tensors written: {types}"]
-        for notes in (self.fallbacks, self.remarks):
-            for why in dict.fromkeys(notes.values()):
-                names = [name for name, note in notes.items() if note == why]
-                lines.append(f"  {names[0]}{f' and {len(names) - 1} others' if len(names) > 1 else ''}: {why}")
-        if self.requantized:
-            lines.append(f"  the source was quantised itself ({', '.join(self.requantized)}): what that cost is still there")
-        return "\n".join(lines)
 
 
 def quantize(
@@ -150,103 +93,11 @@ def quantize(
     >>> from llmi.compress import quantize
     >>> print(quantize("model.gguf", "small.gguf", type="Q4_1", tensors={"*ffn_down*": "Q8_0"}))  # doctest: +SKIP
     """
-    settings = _Settings.of(type, method, [] if tensors is None else tensors.items())
+    settings = Settings.of(type, method, [] if tensors is None else tensors.items())
     path, target = by_name.resolve(model), free_path(out)
-    sums = calibration if calibration is None or isinstance(calibration, Calibration) else Calibration.load(calibration)
-    rounding = Rounding(settings.method, sums)
-    opened, source = _open(path)
-    digest = opened.digest()()
-    if sums is not None and sums.made.get("model", digest) != digest:
-        raise InvalidParamsError(
-            f"calibration: it is of another model than {path} (SHA-256 {sums.made['model']}, not {digest})", "calibration"
-        )
-    origin: dict[str, object] = {"source": digest, "model": path.name}
-    if sums is not None:
-        file = None if isinstance(calibration, Calibration) or calibration is None else Path(calibration).name
-        origin["calibration"] = {"digest": sums.digest(), "made": sums.made, "file": file}
-    return _write(opened, source, target, settings, rounding, origin)
-
-
-def replay_file(
-    path: Path, model: str | os.PathLike[str] | None = None, calibration: str | os.PathLike[str] | None = None
-) -> tuple[bool, str]:
-    """Makes a file again from its receipt: (whether all bytes are equal, a line that says so).
-
-    calibration: the file that it was made with. Without it, one of that name beside `path` is read, or a calibration on the model's own
-    text is made again.
-
-    Raises
-    ------
-    InvalidParamsError
-        It has no receipt, or one of another version; the source is another file than its receipt names.
-    """
-    text = GgufSource(path).text_of(RECEIPT)
-    if text is None:
-        raise InvalidParamsError(f"{path} has no receipt: llmi quantize writes one")
-    try:
-        receipt = json.loads(text)
-        if receipt["version"] != _VERSION:
-            raise InvalidParamsError(f"its receipt is of version {receipt['version']}, this llmi reads version {_VERSION}")
-        given = receipt["settings"]
-        settings = _Settings.of(given["type"], given["method"], given["tensors"])
-        digest, name = str(receipt["source"]), str(receipt["model"])
-        wanted = receipt.get("calibration")
-    except InvalidParamsError as error:
-        raise InvalidParamsError(f"{path}: {error}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise InvalidParamsError(f"{path}: its receipt cannot be read: {error!r:.200}") from None
-    opened, source = _open(by_name.resolve(path.parent / name if model is None else model))
-    if opened.digest()() != digest:
-        raise InvalidParamsError(f"{opened.path} is not the source of {path}: SHA-256 {opened.digest()()}, not {digest}")
-    origin: dict[str, object] = {"source": digest, "model": name}
-    sums = None
-    if wanted is not None:
-        origin["calibration"] = wanted
-        sums = calibration_of(path, opened.path, wanted, calibration)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        again = Path(folder) / path.name
-        _write(opened, source, again, settings, Rounding(settings.method, sums), origin)
-        first, second = sha256_of_file(path), sha256_of_file(again)
-    if first == second:
-        return True, f"{path}: made again from {opened.path.name} with the same bytes (SHA-256 {first})"
-    return False, f"{path}: made again from {opened.path.name} it has other bytes (SHA-256 {second}, not {first})"
-
-
-def calibration_of(path: Path, source: Path, wanted: Mapping[str, object], given: str | os.PathLike[str] | None) -> Calibration:
-    """The calibration that a receipt names. Raises InvalidParamsError: it is not found, or is another one."""
-    made = wanted.get("made")
-    beside = path.parent / str(wanted.get("file"))
-    if given is not None or (wanted.get("file") is not None and beside.is_file()):
-        found = Calibration.load(beside if given is None else given)
-    elif isinstance(made, dict) and made.get("text") == "own":
-        found = calibrate(source, tokens=made.get("tokens", 0), seed=made.get("seed", 0), gram=made.get("gram", False))
-    else:
-        raise InvalidParamsError(f"{path}: it was made with a calibration on a given text: name its file by --calibration", "calibration")
-    if found.digest() != wanted.get("digest"):
-        raise InvalidParamsError(f"{path}: it was made with another calibration (SHA-256 {wanted.get('digest')}, not {found.digest()})")
-    return found
-
-
-def free_path(out: str | os.PathLike[str]) -> Path:
-    path = Path(out)
-    if path.suffix != ".gguf":
-        raise InvalidParamsError(f"out: {path} must end in .gguf", "out")
-    if path.exists():
-        raise InvalidParamsError(f"out: {path} exists: nothing is written over a file", "out")
-    if not path.parent.is_dir():
-        raise InvalidParamsError(f"out: there is no folder {path.parent}", "out")
-    return path
-
-
-def _open(path: Path) -> tuple[OpenModel, GgufSource]:
-    opened = open_model(path)
-    if opened.core.gguf is None:
-        raise ModelFileError(
-            f"{path} is a folder of safetensors: llmi.compress reads GGUF files so far (llama.cpp's convert_hf_to_gguf.py)", str(path)
-        )
-    if len(opened.files) != 1:
-        raise ModelFileError(f"{path} has {len(opened.files)} parts: join them first (llama-gguf-split --merge)", str(path))
-    return opened, GgufSource(Path(opened.files[0].path))
+    sums = loaded(calibration)
+    rounding, source = Rounding(settings.method, sums), Source(path)
+    return write_quantized(source, target, settings, rounding, origin_of(source, sums, calibration))
 
 
 class _TypeName:
@@ -261,7 +112,7 @@ class _TypeName:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Settings:
+class Settings:
     """What a file is made by. tensors: patterns of names and their types, in the order in which they hold."""
 
     type: str
@@ -269,53 +120,52 @@ class _Settings:
     tensors: list[tuple[str, str]]
 
     @classmethod
-    def of(cls, kind: object, method: object, tensors: Iterable[tuple[object, object]]) -> _Settings:
+    def of(cls, kind: object, method: object, tensors: Iterable[tuple[object, object]]) -> Settings:
         """From a caller or a receipt. Raises InvalidParamsError."""
         rules = [(parse(Text(), "tensors", pattern), parse(_TypeName(), f"tensors[{pattern!r}]", wanted)) for pattern, wanted in tensors]
         return cls(parse(_TypeName(), "type", kind), parse(Choice(METHODS), "method", method), rules)
 
 
-def _write(
-    opened: OpenModel, source: GgufSource, target: Path, settings: _Settings, rounding: Rounding, origin: Mapping[str, object]
-) -> Report:
-    wanted, fallbacks = _wanted(source, settings)
+def write_quantized(source: Source, target: Path, settings: Settings, rounding: Rounding, origin: Mapping[str, object]) -> Report:
+    """Writes the file, with a receipt."""
+    tensors = source.gguf.tensors
+    wanted, fallbacks = _wanted(tensors, settings)
     for kind in wanted.values():
         check_method(kind, settings.method)
-    in_blocks = [tensor for tensor in source.tensors if wanted.get(tensor.name) in GRIDS]
+    in_blocks = [tensor for tensor in tensors if wanted.get(tensor.name) in GRIDS]
     remarks = {
         tensor.name: how for tensor in in_blocks if (how := rounding.remark(tensor.name, tensor.shape, wanted[tensor.name])) is not None
     }
-    made = [_made(opened, source, tensor, wanted.get(tensor.name), rounding) for tensor in source.tensors]
-    entries = dict(source.entries)
+    made = [_made(source, tensor, wanted.get(tensor.name), rounding) for tensor in tensors]
+    entries = dict(source.gguf.entries)
     entries["general.file_type"] = number_entry(_FILE_TYPES.get(settings.type, 0))
     entries["general.quantization_version"] = number_entry(2)
-    receipt = {"version": _VERSION, "made": "quantize", **origin, "settings": dataclasses.asdict(settings)}
+    receipt = {"version": VERSION, "made": "quantize", **origin, "settings": dataclasses.asdict(settings)}
     entries[RECEIPT] = text_entry(json.dumps(receipt, sort_keys=True))
     try:
         with progress(len(made), "tensors") as bar, made_ahead(made) as ahead:
             write_gguf(target, entries, ahead, partial(bar.update, 1))
     except OSError as error:
         raise InvalidParamsError(f"out: {target} cannot be written: {error.strerror}", "out") from None
-    infos = {tensor.name: tensor.dtype for tensor in _core.model_tensors(opened.core, "")}
     return Report(
         path=str(target),
         bytes=target.stat().st_size,
-        source_bytes=source.path.stat().st_size,
-        tensors={old.name: wanted[old.name] for old in source.tensors if not _is_kept(old, wanted.get(old.name))},
+        source_bytes=source.gguf.path.stat().st_size,
+        tensors={old.name: wanted[old.name] for old in tensors if not _is_kept(old, wanted.get(old.name))},
         fallbacks=fallbacks,
         remarks=remarks,
         requantized=sorted(
-            {infos[tensor.name] for tensor in source.tensors if tensor.name in wanted and tensor.type not in _FLOAT_NUMBERS}
+            {source.type_name(tensor) for tensor in tensors if tensor.name in wanted and tensor.type not in FLOATS.values()}
         ),
     )
 
 
-def _wanted(source: GgufSource, settings: _Settings) -> tuple[dict[str, str], dict[str, str]]:
+def _wanted(tensors: Iterable[StoredTensor], settings: Settings) -> tuple[dict[str, str], dict[str, str]]:
     """({name: type}, {name: why it stays}). Raises InvalidParamsError for a pattern that matches nothing."""
     wanted: dict[str, str] = {}
     unused = {pattern for pattern, _ in settings.tensors}
     fallbacks: dict[str, str] = {}
-    for tensor in source.tensors:
+    for tensor in tensors:
         if len(tensor.shape) < 2:
             continue
         chosen = settings.type if tensor.name.startswith("blk.") and tensor.name.endswith(".weight") else None
@@ -353,30 +203,16 @@ def _number(kind: str) -> int:
     return GRIDS[kind].number if kind in GRIDS else FLOATS.get(kind, FLOATS["F32"])
 
 
-def _made(opened: OpenModel, source: GgufSource, tensor: StoredTensor, kind: str | None, rounding: Rounding) -> NewTensor:
+def _made(source: Source, tensor: StoredTensor, kind: str | None, rounding: Rounding) -> NewTensor:
     if kind is None or _is_kept(tensor, kind):
-        return NewTensor(tensor.name, tensor.shape, tensor.type, partial(source.bytes_of, tensor))
-    return NewTensor(tensor.name, tensor.shape, _number(kind), _encoder(opened, tensor, kind, rounding))
+        return source.copied(tensor.name)
+    return NewTensor(tensor.name, tensor.shape, _number(kind), partial(_encoded, source, tensor.name, kind, rounding))
 
 
-def _encoder(opened: OpenModel, tensor: StoredTensor, kind: str, rounding: Rounding) -> Callable[[], bytes]:
-    def make() -> bytes:
-        values = _core.tensor_values(opened.core, "", tensor.name)
-        if not np.isfinite(values).all():
-            raise ModelFileError(f"{opened.path}: {tensor.name} holds NaN or infinity", str(opened.path))
-        if (study := study_type(kind)) is not None:
-            return study.rounded(rounding.method, values).tobytes()
-        if kind == "F32":
-            return values.tobytes()
-        if kind == "F16":
-            with np.errstate(over="ignore"):
-                halves = values.astype(np.float16)
-            if not np.isfinite(halves).all():
-                raise InvalidParamsError(f"{tensor.name}: {np.abs(values).max():g} is beyond fp16", "type")
-            return halves.tobytes()
-        if kind == "BF16":
-            bits = values.view(np.uint32)
-            return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16).tobytes()
-        return rounding.bytes_of(GRIDS[kind], tensor.name, values)
-
-    return make
+def _encoded(source: Source, name: str, kind: str, rounding: Rounding) -> bytes:
+    values = source.values(name)
+    if (study := study_type(kind)) is not None:
+        return study.rounded(rounding.method, values).tobytes()
+    if kind in FLOATS:
+        return float_bytes(values, FLOATS[kind], name, "type")
+    return rounding.bytes_of(GRIDS[kind], name, values)

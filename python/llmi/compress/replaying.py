@@ -5,28 +5,46 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from llmi.compress import quantizing
+from llmi.compress.calibration import Calibration
 from llmi.compress.gguf_file import GgufSource
 from llmi.compress.heads_of_files import PoolHeads
 from llmi.compress.layers import DropLayers
+from llmi.compress.made_files import RECEIPT, VERSION, Report, Source, calibration_of
 from llmi.compress.pruning import Prune
-from llmi.compress.rewriting import VERSION, Method, Source, write
+from llmi.compress.quantizing import Settings, write_quantized
+from llmi.compress.rewriting import Method, write
 from llmi.compress.rotation import Rotate
+from llmi.compress.rounding import Rounding
 from llmi.errors import InvalidParamsError
 from llmi.models import by_name
 from llmi.models.catalogue import sha256_of_file
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+Write = Callable[[Source, Path, "dict[str, Any]", Calibration | None], Report]
 
-METHODS: dict[str, Callable[[dict[str, Any]], Method]] = {
-    "rotate": Rotate.of,
-    "prune": Prune.of,
-    "drop_layers": DropLayers.of,
-    "pool_heads": PoolHeads.of,
+
+def _quantized(settings: dict[str, Any]) -> Write:
+    made = Settings.of(settings["type"], settings["method"], settings["tensors"])
+    return lambda source, target, origin, sums: write_quantized(source, target, made, Rounding(made.method, sums), origin)
+
+
+def _rewritten(of: Callable[[dict[str, Any]], Method]) -> Callable[[dict[str, Any]], Write]:
+    def writes(settings: dict[str, Any]) -> Write:
+        method = of(settings)
+        return lambda source, target, origin, sums: write(source, target, method, origin, sums)
+
+    return writes
+
+
+METHODS: dict[str, Callable[[dict[str, Any]], Write]] = {
+    "quantize": _quantized,
+    "rotate": _rewritten(Rotate.of),
+    "prune": _rewritten(Prune.of),
+    "drop_layers": _rewritten(DropLayers.of),
+    "pool_heads": _rewritten(PoolHeads.of),
 }
 
 
@@ -43,14 +61,14 @@ def replay_file(
     InvalidParamsError
         It has no receipt, or one of another version; the source is another file than its receipt names.
     """
-    text = GgufSource(path).text_of(quantizing.RECEIPT)
+    text = GgufSource(path).text_of(RECEIPT)
+    if text is None:
+        raise InvalidParamsError(f"{path} has no receipt: llmi quantize writes one")
     try:
-        receipt = json.loads(text or "{}")
-        if not isinstance(receipt, dict) or receipt.get("made") not in METHODS:
-            return quantizing.replay_file(path, model, calibration)
+        receipt = json.loads(text)
         if receipt["version"] != VERSION:
             raise InvalidParamsError(f"its receipt is of version {receipt['version']}, this llmi reads version {VERSION}")
-        method = METHODS[receipt["made"]](receipt["settings"])
+        writes = METHODS[receipt["made"]](receipt["settings"])
         origin = {key: receipt[key] for key in ("source", "model", "calibration") if key in receipt}
         digest, name = str(origin["source"]), str(origin["model"])
     except InvalidParamsError as error:
@@ -63,10 +81,10 @@ def replay_file(
         raise InvalidParamsError(f"{source.path} is not the source of {path}: SHA-256 {found}, not {digest}")
     sums = None
     if "calibration" in origin:
-        sums = quantizing.calibration_of(path, source.path, origin["calibration"], calibration)
+        sums = calibration_of(path, source.path, origin["calibration"], calibration)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         again = Path(folder) / path.name
-        write(source, again, method, origin, sums)
+        writes(source, again, origin, sums)
         first, second = sha256_of_file(path), sha256_of_file(again)
     if first == second:
         return True, f"{path}: made again from {source.path.name} with the same bytes (SHA-256 {first})"

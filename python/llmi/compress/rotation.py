@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from llmi.base.kinds import Whole, parse
 from llmi.compress.calibration import Calibration
-from llmi.compress.quantizing import Report
-from llmi.compress.rewriting import Edit, Source, float_tensor, rewrite
+from llmi.compress.made_files import Report, Source
+from llmi.compress.rewriting import Edit, float_tensor, rewrite
 from llmi.families.spec import LayerSpec, LinearSpec, NormSpec, TensorBinding
 
 if TYPE_CHECKING:
