@@ -1,11 +1,10 @@
 #include "kernels/cuda/cublas_lt.h"
 
-#include <dlfcn.h>
-
 #include <bit>
 #include <utility>
 
 #include "core/errors.h"
+#include "kernels/cuda/opened_library.h"
 
 namespace llmi::cuda {
 namespace {
@@ -62,8 +61,7 @@ class Object {
 
 }  // namespace
 
-struct CublasLt::Library {
-  void* opened;
+struct CublasLt::Library : OpenedLibrary {
   Status (*create)(void** handle);
   Status (*destroy)(void* handle);
   Status (*product_create)(void** product, int compute_type, int scale_type);
@@ -79,8 +77,7 @@ struct CublasLt::Library {
                      const void* beta, const void* c, void* c_layout, void* d, void* d_layout, const Algorithm* algorithm, void* workspace,
                      size_t workspace_bytes, void* stream);
 
-  explicit Library(const std::string& name) : opened(dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) {
-    if (opened == nullptr) throw Error(ErrorKind::kDevice, std::string("cuBLASLt cannot be loaded: ") + dlerror());
+  explicit Library(const std::string& name) : OpenedLibrary("cuBLASLt", name) {
     Find("cublasLtCreate", &create);
     Find("cublasLtDestroy", &destroy);
     Find("cublasLtMatmulDescCreate", &product_create);
@@ -93,17 +90,6 @@ struct CublasLt::Library {
     Find("cublasLtMatmulPreferenceSetAttribute", &preference_set);
     Find("cublasLtMatmulAlgoGetHeuristic", &find);
     Find("cublasLtMatmul", &multiply);
-  }
-  // The library stays loaded, as the driver may keep hooks in it.
-  ~Library() = default;
-  Library(const Library&) = delete;
-  Library& operator=(const Library&) = delete;
-
- private:
-  template <typename Function>
-  void Find(const char* name, Function* function) {
-    *function = reinterpret_cast<Function>(dlsym(opened, name));
-    if (*function == nullptr) throw Error(ErrorKind::kDevice, std::string("cuBLASLt has no ") + name);
   }
 };
 

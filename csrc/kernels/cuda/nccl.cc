@@ -1,8 +1,7 @@
 #include "kernels/cuda/nccl.h"
 
-#include <dlfcn.h>
-
 #include "core/errors.h"
+#include "kernels/cuda/opened_library.h"
 
 namespace llmi::cuda {
 namespace {
@@ -17,8 +16,7 @@ struct NcclId {
 
 }  // namespace
 
-struct Nccl::Library {
-  void* opened;
+struct Nccl::Library : OpenedLibrary {
   const char* (*describe)(NcclStatus status);
   NcclStatus (*new_id)(NcclId* id);
   NcclStatus (*join)(void** communicator, int num_ranks, NcclId id, int rank);
@@ -29,8 +27,7 @@ struct Nccl::Library {
   NcclStatus (*send)(const void* from, size_t count, int type, int peer, void* communicator, void* stream);
   NcclStatus (*receive)(void* to, size_t count, int type, int peer, void* communicator, void* stream);
 
-  explicit Library(const std::string& name) : opened(dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) {
-    if (opened == nullptr) throw Error(ErrorKind::kDevice, std::string("NCCL cannot be loaded: ") + dlerror());
+  explicit Library(const std::string& name) : OpenedLibrary("NCCL", name) {
     Find("ncclGetErrorString", &describe);
     Find("ncclGetUniqueId", &new_id);
     Find("ncclCommInitRank", &join);
@@ -41,21 +38,10 @@ struct Nccl::Library {
     Find("ncclSend", &send);
     Find("ncclRecv", &receive);
   }
-  // The library stays loaded, as the driver may keep hooks in it.
-  ~Library() = default;
-  Library(const Library&) = delete;
-  Library& operator=(const Library&) = delete;
 
   void Check(NcclStatus status, const char* what) const {
     if (status == 0) return;
     throw Error(ErrorKind::kDevice, "NCCL: " + std::string(what) + ": " + describe(status));
-  }
-
- private:
-  template <typename Function>
-  void Find(const char* name, Function* function) {
-    *function = reinterpret_cast<Function>(dlsym(opened, name));
-    if (*function == nullptr) throw Error(ErrorKind::kDevice, std::string("NCCL has no ") + name);
   }
 };
 
