@@ -29,7 +29,7 @@ class RankPlan {
   RowSpan QueryHeads(const AttentionSpec& attention, int rank) const;
   RowSpan KvHeads(const AttentionSpec& attention, int rank) const;
   // Heads of a recurrence, and the groups of queries and keys that they read: cut between groups. One group is on each rank, and so are all
-  // where heads take them by turns.
+  // where head h reads group h % num_groups.
   RowSpan MixerHeads(const RecurrenceSpec& mixer, int rank) const;
   RowSpan MixerGroups(const RecurrenceSpec& mixer, int rank) const;
   const RecurrenceSpec& MixerOf(int64_t layer) const { return mixers_.at(static_cast<size_t>(layer)); }  // with the heads of all ranks

@@ -12,7 +12,7 @@ _RAW = 256  # tokens of a text without a question
 
 
 def own_text(llm: LLM, seed: int, tokens: int) -> list[list[int]]:
-    """At least so many tokens: answers to llmi's own questions one after the other, then as many tokens without a question."""
+    """At least `tokens` tokens: answers to llmi's own questions, in order, then the same number of tokens without a question."""
     end = llm.tokenizer._loaded.main_eos_token_id
     writer, turns = OwnTurns(llm, seed), min(_MOST_TURNS, 1 + tokens // (2 * _TURN))
     chats: list[int] = []

@@ -57,7 +57,7 @@ def _engine(model: Served) -> dict[str, Any]:
 
 
 async def generate(request: Request) -> Response:
-    """Continues token ids. An error is in OpenAI's form, with llmi's own beside it."""
+    """Continues token ids. An error has OpenAI's form, and the field `llmi` with all of it."""
     try:
         taken, model = await take(request, GENERATE)
         answer = Answer(model, asked_of(taken), taken)

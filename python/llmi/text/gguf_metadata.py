@@ -53,7 +53,7 @@ class Metadata:
         return value
 
     def scores(self, count: int) -> list[float]:
-        """A score for each of so many tokens."""
+        """`count` scores, one for each token."""
         key = GGML + "scores"
         scores = self.numbers(key, float, int)
         if scores is None or len(scores) != count:
