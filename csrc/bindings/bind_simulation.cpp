@@ -29,7 +29,7 @@ CostCurve CurveOf(const std::vector<std::pair<int64_t, double>>& points) {
   return CostCurve(std::move(found));
 }
 
-// By name: those of the engine's options, and the costs of a step: points (rows, seconds) and kv_s.
+// By name: those of the engine's options, the costs of a step, points (rows, seconds), kv_s, logits_s and draft_s, and drafts.
 std::unique_ptr<SimulatedEngine> OpenSimulated(const std::string& spec, const std::string& source, const py::kwargs& given) {
   Keywords keywords(given, "SimulatedEngine");
   SimulatedConfig config;
@@ -42,6 +42,10 @@ std::unique_ptr<SimulatedEngine> OpenSimulated(const std::string& spec, const st
   config.streams = keywords.Take<bool>("streams");
   config.costs.rows = CurveOf(keywords.Take<std::vector<std::pair<int64_t, double>>>("points"));
   config.costs.kv_s = keywords.Take<double>("kv_s");
+  config.costs.logits_s = keywords.Take<double>("logits_s");
+  config.costs.draft_s = keywords.Take<double>("draft_s");
+  config.drafts.num_tokens = keywords.Take<int64_t>("draft_tokens");
+  config.drafts.acceptance = keywords.Take<double>("draft_acceptance");
   if (const py::object policy = keywords.Find("policy_hook"); policy && !policy.is_none()) {
     config.policy = std::make_shared<PyPolicy>(policy);
   }
@@ -76,6 +80,7 @@ py::dict Requests(const SimulatedEngine& engine) {
   columns["end_s"] = Column<double>(all, [](R r) { return r.end_s; });
   columns["output_tokens"] = Column<int64_t>(all, [](R r) { return r.num_output; });
   columns["cached_tokens"] = Column<int64_t>(all, [](R r) { return r.num_cached; });
+  columns["n"] = Column<int64_t>(all, [](R r) { return r.num_samples; });
   columns["num_preemptions"] = Column<int64_t>(all, [](R r) { return r.num_preemptions; });
   return columns;
 }
@@ -94,24 +99,46 @@ py::dict Steps(const SimulatedEngine& engine) {
   return columns;
 }
 
+// Engines whose steps go on together.
+class SimulatedPool {
+ public:
+  explicit SimulatedPool(std::vector<std::shared_ptr<SimulatedEngine>> engines) : engines_(std::move(engines)) {}
+
+  // Runs the steps that begin before this time; the sequences under way in each engine then.
+  std::vector<int64_t> RunUntil(double time_s) const {
+    std::vector<int64_t> loads;
+    loads.reserve(engines_.size());
+    for (const std::shared_ptr<SimulatedEngine>& engine : engines_) {
+      engine->RunUntil(time_s);
+      loads.push_back(engine->num_under_way());
+    }
+    return loads;
+  }
+
+ private:
+  std::vector<std::shared_ptr<SimulatedEngine>> engines_;
+};
+
 }  // namespace
 
 void RegisterSimulation(py::module_& module) {
-  py::class_<SimulatedEngine>(module, "SimulatedEngine")
+  py::class_<SimulatedEngine, std::shared_ptr<SimulatedEngine>>(module, "SimulatedEngine")
       .def(py::init(&OpenSimulated), py::arg("spec"), py::arg("source"))
       .def(
           "add",
           [](SimulatedEngine& engine, const py::array_t<int32_t, py::array::c_style | py::array::forcecast>& tokens, int64_t num_output,
-             double arrival_s, int64_t num_given, int64_t priority) {
+             double arrival_s, int64_t num_given, int64_t num_samples, int64_t priority) {
             SimulatedRequest request;
             request.tokens.assign(tokens.data(), tokens.data() + tokens.size());
             request.num_output = num_output;
             request.arrival_s = arrival_s;
             request.num_given = num_given;
+            request.num_samples = num_samples;
             request.priority = priority;
             engine.Add(std::move(request));
           },
-          py::arg("tokens"), py::arg("num_output"), py::arg("arrival_s"), py::arg("num_given") = 0, py::arg("priority") = 0)
+          py::arg("tokens"), py::arg("num_output"), py::arg("arrival_s"), py::arg("num_given") = 0, py::arg("num_samples") = 1,
+          py::arg("priority") = 0)
       .def("run_until", &SimulatedEngine::RunUntil, py::arg("time_s"), py::call_guard<py::gil_scoped_release>())
       .def("run_to_end", &SimulatedEngine::RunToEnd, py::call_guard<py::gil_scoped_release>())
       .def("block_bytes", &SimulatedEngine::BlockBytes, py::arg("num_tokens"))
@@ -122,6 +149,19 @@ void RegisterSimulation(py::module_& module) {
       .def_property_readonly("num_prefix_hits", [](const SimulatedEngine& engine) { return engine.scheduler().num_prefix_hits(); })
       .def("requests", &Requests)
       .def("steps", &Steps);
+  py::class_<SimulatedPool>(module, "SimulatedPool")
+      .def(py::init<std::vector<std::shared_ptr<SimulatedEngine>>>(), py::arg("engines"))
+      .def(
+          "run_until",
+          [](const SimulatedPool& pool, double time_s) {
+            std::vector<int64_t> loads;
+            {
+              const py::gil_scoped_release released;
+              loads = pool.RunUntil(time_s);
+            }
+            return CopyArray(loads);
+          },
+          py::arg("time_s"));
 }
 
 }  // namespace llmi

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from collections.abc import Callable
@@ -14,6 +15,10 @@ import pytest
 import llmi
 from llmi import Costs, InvalidParamsError, OutOfMemoryError, UnsupportedCombinationError
 from llmi.cli.commands import main
+from llmi.models.inspection import inspect_model
+from llmi.ranks.forecast import gathers, shares, spec_fields
+from llmi.replicas.placing import Beginnings, choose
+from llmi.simulation.fleet import Pool
 
 COSTS = Costs.formula(0.01, 0.001, 1e-6)
 MEMORY = {"kv_cache_memory_bytes": 1 << 22}
@@ -34,6 +39,55 @@ def test_one_request_takes_what_the_formula_says(tiny_path: Callable[..., Path])
     assert result.requests["end_s"][0] == pytest.approx(sum(seconds))
     assert result.steps["start_s"].tolist() == pytest.approx([0, *np.cumsum(seconds)[:-1]])
     assert result.steps["decodes"].tolist() == [0, 0, 0, 1, 1, 1, 1] and result.steps["prompt_tokens"].sum() == 100
+
+
+def test_outputs_of_one_prompt(tiny_path: Callable[..., Path]) -> None:
+    """Three outputs fork behind the prompt, and draw their first tokens from its last row."""
+    result = llmi.simulate([one(100, 4, n=3)], model=tiny_path(), costs=COSTS, **MEMORY)
+    assert result.steps["rows"].tolist() == [100, 3, 3, 3] and result.steps["kv_tokens"].tolist() == [100, 303, 306, 309]
+    assert result.requests["n"].tolist() == [3] and result.requests["output_tokens"].tolist() == [4]
+    assert result.summary["output_tokens_per_s"] == pytest.approx(12 / result.summary["duration_s"])
+    alone = llmi.simulate([one(100, 4)] * 3, model=tiny_path(), costs=COSTS, **MEMORY)
+    assert result.steps["used_pages"].max() < alone.steps["used_pages"].max()
+
+
+@pytest.mark.parametrize("acceptance, rows", [(1, [10, 4, 4]), (0, [10, 4, 4, 4, 4, 4, 3, 2, 1])])
+def test_drafts(tiny_path: Callable[..., Path], acceptance: float, rows: list[int]) -> None:
+    costs = Costs.of(
+        {"base_s": 0.01, "row_s": 0.001, "draft_tokens": 3, "draft_acceptance": acceptance, "draft_s": 0.0001, "logits_s": 0.01}
+    )
+    result = llmi.simulate([one(10, 9)], model=tiny_path(), costs=costs, **MEMORY)
+    assert result.steps["rows"].tolist() == rows
+    logits = [1, *rows[1:]]
+    drafted = [0, *(count - 1 for count in rows[1:])]
+    seconds = [0.01 + 0.001 * row + 0.01 * wanted + 0.0001 * draft for row, wanted, draft in zip(rows, logits, drafted, strict=True)]
+    assert result.steps["seconds"].tolist() == pytest.approx(seconds)
+
+
+def test_tokens_that_drafts_bring(tiny_path: Callable[..., Path]) -> None:
+    """The mean of a draft of k tokens, each accepted with a share of a: (1 - a^(k+1)) / (1 - a)."""
+    costs = dataclasses.replace(COSTS, draft_tokens=4, draft_acceptance=0.7)
+    result = llmi.simulate([one(5, 400) for _ in range(20)], model=tiny_path(), costs=costs, kv_cache_memory_bytes=1 << 24)
+    steps = result.steps["decodes"].sum() / 5
+    assert 20 * 399 / steps == pytest.approx((1 - 0.7**5) / 0.3, rel=0.03)
+
+
+@pytest.mark.parametrize("degree", [2, 3])
+def test_ranks(tiny_path: Callable[..., Path], degree: int) -> None:
+    """Work is divided by the slowest rank's share, and a step has the gathers and calls of `llmi inspect --tp`, a second each here."""
+    report = inspect_model(tiny_path())
+    costs = dataclasses.replace(Costs.formula(1e-3, 1e-3), rank_link=(1.0, 1e18))
+    result = llmi.simulate([one(300, 2)], model=tiny_path(), costs=costs, tensor_parallel_size=degree, **MEMORY)
+    work = max(rank.read_bytes for rank in shares(report, degree)) / shares(report, 1)[0].read_bytes
+    assert 1 / degree <= work < 1
+    rounds = 1 if degree == 2 else 2  # of an exchange between so many
+    for seconds, rows in zip(result.steps["seconds"], (300, 1), strict=True):
+        count = gathers(spec_fields(report), report.config, rows, 1, degree)[0] + 4
+        assert seconds == pytest.approx(count * rounds + work * (1e-3 + 1e-3 * rows))
+    slow = llmi.simulate(
+        [one(300, 2)], model=tiny_path(), costs=dataclasses.replace(costs, rank_link="shm"), tensor_parallel_size=degree, **MEMORY
+    )
+    assert (slow.steps["seconds"] > [0.301, 0.002]).all(), "one machine is shared"
 
 
 @pytest.mark.parametrize("load", [0.3, 0.7])
@@ -99,6 +153,22 @@ def test_replicas_share_a_load_and_keep_beginnings_together(tiny_path: Callable[
     assert (four.requests["cached_tokens"] > 0).mean() > 0.8
 
 
+def test_a_place_is_the_servers_choice() -> None:
+    """Few engines are looked at; the choice is that of `choose` among all."""
+    draw = random.Random(4)
+    chains = [[bytes([text, block]) for block in range(4)] for text in range(5)]
+    for _ in range(300):
+        pool = Pool.__new__(Pool)
+        pool._known, pool._first = [Beginnings() for _ in range(6)], {}
+        for place, known in enumerate(pool._known):
+            for chain in draw.sample(chains, draw.randrange(3)):
+                known.add(chain[: draw.randrange(1, 5)])
+                pool._first.setdefault(chain[0], set()).add(place)
+        loads = np.asarray([draw.randrange(12) for _ in range(6)])
+        chain = draw.choice([[], *chains])
+        assert pool.usual(chain, loads) == choose(zip(loads.tolist(), pool._known, strict=True), chain)
+
+
 def test_the_pool_is_the_engines(tiny_path: Callable[..., Path]) -> None:
     """Preemption and full pools happen where they would."""
     trace = [one(100, 150) for _ in range(12)]
@@ -119,6 +189,13 @@ def test_the_pool_is_the_engines(tiny_path: Callable[..., Path]) -> None:
         ([one(5, 5, hash_ids=[1, 2])], "more than input_length"),
         ([{"timestamp": 0, "prompt": "x", "output_length": 1}], "prompt"),
         ([one(60_000, 5)], "request 0: .* pages"),
+        (
+            [one(600, 5, hash_ids=[1]), one(600, 5, hash_ids=[2, 1])],
+            r"trace\[1\]: hash id 1 has 88 tokens behind 2, and 512 tokens at the start in trace\[0\]",
+        ),
+        ([one(600, 5, hash_ids=[1, 1])], r"trace\[0\]: hash id 1 has 88 tokens behind 1"),
+        ([one(5, 5, n=0)], r"trace\[0\]: n must be"),
+        ([one(5, 5, n=300)], r"request 0: n = 300 is outside \[1, max_num_seqs = 256\]"),
         ([], "no request"),
         (5, "a file or a list"),
     ],
@@ -146,7 +223,16 @@ def test_traces_that_are_refused(tiny_path: Callable[..., Path], trace: Any, wor
         ({"costs": 5}, "costs"),
         ({"prefill_replicas": 1}, "prefill_replicas = 1 of replicas = 1 leaves none"),
         ({"prefill_replicas": 1, "replicas": 2}, "link_bytes_s"),
-        ({"tensor_parallel_size": 2}, "not simulated so far"),
+        ({"tensor_parallel_size": 2}, "the costs say what carries gathers: rank_link"),
+        ({"tensor_parallel_size": 0}, "tensor_parallel_size"),
+        ({"tensor_parallel_size": 200, "costs": {"base_s": 1, "row_s": 1, "rank_link": "shm"}}, "tensor_parallel_size"),
+        ({"pipeline_parallel_size": 2}, "steps in several stages are not simulated"),
+        ({"costs": {"base_s": 1, "row_s": 1, "rank_link": "wifi"}}, "rank_link is one of shm, .*, not 'wifi'"),
+        ({"costs": {"base_s": 1, "row_s": 1, "rank_link": [0, 5]}}, "rank_link: 0 are no seconds"),
+        ({"costs": {"base_s": 1, "row_s": 1, "draft_tokens": -1}}, "draft_tokens"),
+        ({"costs": {"base_s": 1, "row_s": 1, "draft_acceptance": 1.5}}, "draft_acceptance"),
+        ({"costs": {"base_s": 1, "row_s": 1, "draft_s": float("nan")}}, "draft_s: nan are no seconds"),
+        ({"costs": "/no/such/file"}, "cannot be read"),
     ],
 )
 def test_arguments_that_are_refused(tiny_path: Callable[..., Path], options: dict[str, Any], words: str) -> None:

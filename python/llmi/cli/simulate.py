@@ -25,6 +25,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--costs", metavar="FILE", help="what steps take, from `llmi bench --costs` (default: measured here)", **unset)
     parser.add_argument("--replicas", type=int, default=1, help="engines")
     parser.add_argument("--prefill-replicas", type=int, default=0, help="of them, those that compute prompts for the others")
+    parser.add_argument("--tensor-parallel-size", type=int, default=1, help="ranks of each engine; the costs have their rank_link")
     parser.add_argument("--max-num-seqs", type=int, default=256, help="most sequences in a step")
     parser.add_argument("--max-num-batched-tokens", type=int, default=2048, help="most tokens in a step")
     parser.add_argument("--kv-cache-memory-bytes", type=int, help="of each engine's cache; needed with --costs", **unset)
@@ -49,6 +50,7 @@ def simulate_command(arguments: argparse.Namespace) -> int:
         costs=getattr(arguments, "costs", None),
         replicas=arguments.replicas,
         prefill_replicas=arguments.prefill_replicas,
+        tensor_parallel_size=arguments.tensor_parallel_size,
         max_num_seqs=arguments.max_num_seqs,
         max_num_batched_tokens=arguments.max_num_batched_tokens,
         kv_cache_memory_bytes=getattr(arguments, "kv_cache_memory_bytes", None),

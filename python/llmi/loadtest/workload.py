@@ -18,7 +18,7 @@ _WORDS = [
     "point", "home", "water", "room", "mother", "area", "money", "story", "fact", "month", "lot", "right", "study", "book", "eye", "job",
     "word", "side", "kind", "head", "house", "service",
 ]  # fmt: skip
-_TRACE_KEYS = {"timestamp", "input_length", "output_length", "hash_ids", "prompt"}
+_TRACE_KEYS = {"timestamp", "input_length", "output_length", "hash_ids", "prompt", "n"}
 _DATASET_KEYS = {"prompt", "messages", "max_tokens"}
 HASH_BLOCK = 512  # tokens that one hash id of a trace stands for
 
@@ -87,6 +87,22 @@ def _blocks(entry: dict[str, Any], length: int, where: str) -> list[int]:
     return blocks
 
 
+def _check_shared(blocks: list[int], length: int, where: str, known: dict[int, tuple[object, int, str]]) -> None:
+    """Equal ids share what they say: a block is as long as before, and stands behind the same block. known: these, of each id."""
+    before = None
+    for place, block in enumerate(blocks):
+        size = min(HASH_BLOCK, length - HASH_BLOCK * place)
+        first = known.setdefault(block, (before, size, where))
+        if first[:2] != (before, size):
+            now, then = (
+                f"{tokens} tokens " + ("at the start" if last is None else f"behind {last}") for last, tokens in ((before, size), first[:2])
+            )
+            raise bad(
+                f"{where}: hash id {block} has {now}, and {then} in {first[2]}: prompts share it only if all before it is equal", "trace"
+            )
+        before = block
+
+
 def trace_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of a trace's file, and where each stands."""
     for number, entry in _lines(path, "trace", _TRACE_KEYS):
@@ -96,9 +112,10 @@ def trace_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def checked_trace(lines: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[tuple[float, dict[str, Any], str]]:
     """Time in seconds, fields and place of each line. Raises InvalidParamsError with the line's place.
 
-    `timestamp` is in ms; each of `hash_ids` is a block of 512 tokens, equal ids give equal text.
+    `timestamp` is in ms; each of `hash_ids` is a block of 512 tokens, equal ids give equal text, and stand behind the same blocks.
     """
     last = 0.0
+    known: dict[int, tuple[object, int, str]] = {}
     for where, entry in lines:
         stamp = entry.get("timestamp")
         if isinstance(stamp, bool) or not isinstance(stamp, int | float) or not last <= stamp < 1e12:
@@ -109,14 +126,19 @@ def checked_trace(lines: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[tuple
                 raise bad(f"{where} must not have both prompt and hash_ids: each says what the text is", "trace")
             _text(entry, where, "trace")
         else:
-            _blocks(entry, _count(entry, "input_length", where, "trace"), where)
+            length = _count(entry, "input_length", where, "trace")
+            _check_shared(_blocks(entry, length, where), length, where, known)
         _count(entry, "output_length", where, "trace")
+        if "n" in entry:
+            _count(entry, "n", where, "trace")
         yield last / 1e3, entry, where
 
 
 def _trace(settings: LoadSettings, path: Path) -> Iterator[tuple[float, str, int]]:
     """Time, prompt and most tokens."""
-    for number, (time_s, entry, _) in enumerate(checked_trace(trace_lines(path)), 1):
+    for number, (time_s, entry, where) in enumerate(checked_trace(trace_lines(path)), 1):
+        if entry.get("n", 1) > 1:
+            raise bad(f"{where}: n = {entry['n']}: a load test asks for one output a request; `llmi simulate` takes n", "trace")
         prompt = entry["prompt"] if "prompt" in entry else _made_prompt(settings, entry, number)
         yield time_s, prompt, entry["output_length"]
 

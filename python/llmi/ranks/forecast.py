@@ -15,7 +15,7 @@ from llmi.models.inspection import STEP_TOKENS, ModelReport, windowed_kv_bytes
 
 _FLOAT = 4
 _PIECE_ROWS = 256  # of an MLP, gathered at once
-_CALLS = 4  # of rank 0 to the others in a step: of the forward pass and the head, each its length and its bytes
+CALLS = 4  # of rank 0 to the others in a step: of the forward pass and the head, each its length and its bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +163,7 @@ def forecast(report: ModelReport, ranks: list[RankShare], link: Link, read_bytes
 
     def step_s(num_rows: int) -> float:
         number, num_bytes = gathers(spec, report.config, num_rows, 1, count)
-        return link.exchange_s(count, number + _CALLS, num_bytes)
+        return link.exchange_s(count, number + CALLS, num_bytes)
 
     return Forecast(
         count,

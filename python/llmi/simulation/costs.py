@@ -12,10 +12,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from llmi.base.kinds import Real, parse
+from llmi.base.kinds import Real, Whole, parse
 from llmi.errors import InvalidParamsError
 from llmi.llm import LLM
 from llmi.params.sampling import SamplingParams
+from llmi.ranks.forecast import LINKS, Link
 
 _FORMAT = "llmi-costs-1"
 _PROMPTS = (64, 256, 1024)  # rows of the prompts that are measured
@@ -26,7 +27,8 @@ _MOST_POINTS = 4096
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """Seconds of a step = those of its rows, by `points`, + `kv_s` for each token of K and V that its sequences have after it.
+    """Seconds of a step = those of its rows, by `points`, + `kv_s` for each token of K and V that its sequences have after it
+    (+ `logits_s` for each row of logits, + `draft_s` for each token of a draft).
 
     Parameters
     ----------
@@ -38,6 +40,14 @@ class Costs:
         Bytes a second from a replica that computes prompts to others; needed with prefill_replicas.
     note : str
         Of what and where it was measured.
+    draft_tokens : int
+        Each decode verifies a draft of so many tokens.
+    draft_acceptance : float
+        The share of drafted tokens that are accepted, of those before which all were.
+    draft_s, logits_s : float
+    rank_link : str or (float, float), optional
+        What carries the gathers of several ranks; needed with tensor_parallel_size: "shm", "10GbE", "100GbE" or "nvlink", as
+        `llmi inspect --link` has them, or seconds of an exchange and bytes a second.
 
     Raises
     ------
@@ -48,6 +58,11 @@ class Costs:
     kv_s: float = 0.0
     note: str = ""
     link_bytes_s: float | None = None
+    draft_tokens: int = 0
+    draft_acceptance: float = 0.0
+    draft_s: float = 0.0
+    logits_s: float = 0.0
+    rank_link: str | tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         points = tuple((rows, seconds) for rows, seconds in self.points)
@@ -59,11 +74,15 @@ class Costs:
                 raise _bad(f"rows are whole numbers that ascend, and {rows!r} follows {last}")
             _check_seconds("a point", seconds, positive=True)
             last = rows
-        _check_seconds("kv_s", self.kv_s, positive=False)
+        for name in ("kv_s", "draft_s", "logits_s"):
+            _check_seconds(name, getattr(self, name), positive=False)
+            object.__setattr__(self, name, float(getattr(self, name)))
+        parse(Whole(0, 64), "costs: draft_tokens", self.draft_tokens)
+        parse(Real(0, 1, "a share from 0 to 1"), "costs: draft_acceptance", self.draft_acceptance)
+        link_of(self.rank_link)
         if self.link_bytes_s is not None:
             parse(Real(0, 1e18, "bytes a second above 0", open_low=True), "costs: link_bytes_s", self.link_bytes_s)
         object.__setattr__(self, "points", tuple((rows, float(seconds)) for rows, seconds in points))
-        object.__setattr__(self, "kv_s", float(self.kv_s))
 
     def seconds(self, rows: int, kv_tokens: int = 0) -> float:
         """Of a step."""
@@ -79,7 +98,8 @@ class Costs:
         """base_s + row_s x rows + kv_s x tokens of K and V."""
         _check_seconds("base_s", base_s, positive=False)
         _check_seconds("row_s", row_s, positive=False)
-        return cls(((1, base_s + row_s), (2, base_s + 2 * row_s)), kv_s, f"{base_s:g} + {row_s:g} rows + {kv_s:g} kv", link_bytes_s)
+        note = f"{base_s:g} + {row_s:g} rows + {kv_s:g} kv"
+        return cls(((1, base_s + row_s), (2, base_s + 2 * row_s)), kv_s, note, link_bytes_s)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Costs:
@@ -100,33 +120,47 @@ class Costs:
         if not isinstance(given, Mapping):
             raise _bad(f"is Costs, a file or a mapping, not {type(given).__name__}")
         names = set(given)
-        if names <= {"base_s", "row_s", "kv_s", "link_bytes_s"} and {"base_s", "row_s"} <= names:
-            return cls.formula(**given)
-        if (
-            given.get("format") != _FORMAT
-            or names - {"format", "points", "kv_s", "note", "link_bytes_s"}
-            or not isinstance(given.get("points"), list)
-        ):
+        if names <= {"base_s", "row_s", *_FIELDS} and {"base_s", "row_s"} <= names:
+            formula = cls.formula(given["base_s"], given["row_s"], given.get("kv_s", 0.0))
+            return dataclasses.replace(formula, **{name: given[name] for name in _FIELDS if name in given})
+        if given.get("format") != _FORMAT or names - {"format", "points", "note", *_FIELDS} or not isinstance(given.get("points"), list):
             raise _bad(
                 f"holds base_s, row_s and kv_s, or format {_FORMAT!r} with points and kv_s; it has {', '.join(map(str, names))[:80]}"
             )
         if not all(isinstance(point, list) and len(point) == 2 for point in given["points"]):
             raise _bad("points are pairs [rows, seconds]")
         points = tuple((rows, seconds) for rows, seconds in given["points"])
-        return cls(points, given.get("kv_s", 0.0), str(given.get("note", "")), given.get("link_bytes_s"))
+        return cls(points, note=str(given.get("note", "")), **{name: given[name] for name in _FIELDS if name in given})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes JSON."""
         fields = {"format": _FORMAT, **dataclasses.asdict(self)}
-        text = json.dumps({name: value for name, value in fields.items() if value is not None})
+        text = json.dumps({name: value for name, value in fields.items() if value is not None and value != 0})
         try:
             Path(path).write_text(text + "\n", encoding="utf-8")
         except OSError as error:
             raise _bad(f"{os.fspath(path)} cannot be written: {error.strerror}") from None
 
 
+_FIELDS = tuple(field.name for field in dataclasses.fields(Costs) if field.name not in ("points", "note"))
+
+
 def _bad(why: str) -> InvalidParamsError:
     return InvalidParamsError(f"costs: {why}", "costs")
+
+
+def link_of(given: object) -> Link | None:
+    """What carries gathers. Raises InvalidParamsError."""
+    if given is None:
+        return None
+    if isinstance(given, str) and given in LINKS:
+        return LINKS[given]
+    if isinstance(given, list | tuple) and len(given) == 2:
+        latency_s, bytes_s = given
+        _check_seconds("rank_link", latency_s, positive=True)
+        parse(Real(0, 1e18, "bytes a second above 0", open_low=True), "costs: rank_link", bytes_s)
+        return Link("rank_link", latency_s, bytes_s)
+    raise _bad(f"rank_link is one of {', '.join(LINKS)}, or (seconds of an exchange, bytes a second), not {given!r:.60}")
 
 
 def _check_seconds(name: str, value: object, *, positive: bool) -> None:

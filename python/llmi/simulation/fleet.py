@@ -35,7 +35,7 @@ class Site:
     kv_bytes: int
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class _Placed:
     """A request's way: its engines (-1: none), when it arrives at the last one, and its place there."""
 
@@ -69,13 +69,19 @@ class Pool:
                 streams=policy.spares,
                 points=list(site.costs.points),
                 kv_s=site.costs.kv_s,
+                logits_s=site.costs.logits_s,
+                draft_s=site.costs.draft_s,
+                draft_tokens=site.costs.draft_tokens,
+                draft_acceptance=site.costs.draft_acceptance,
                 block_size=BLOCK,
                 kv_cache_dtype="float16",
                 kv_cache_memory_bytes=site.kv_bytes,
             )
             for _ in range(count)
         ]
+        self._together = _core.SimulatedPool(self.engines)
         self._known = [Beginnings() for _ in self.engines]
+        self._first: dict[bytes, set[int]] = {}  # engines that were given a text with this first block
         self._counts = [0] * count
 
     def views(self, chain: Sequence[bytes]) -> list[ReplicaView]:
@@ -83,19 +89,25 @@ class Pool:
         pairs = zip(self.engines, self._known, strict=True)
         return [ReplicaView(engine.num_under_way, engine.num_queued_tokens, BLOCK * known.count(chain)) for engine, known in pairs]
 
-    def run_until(self, time_s: float) -> None:
-        """Runs the steps that begin before this time."""
-        for engine in self.engines:
-            call_core(engine.run_until, time_s)
+    def run_until(self, time_s: float) -> NDArray[Any]:
+        """Runs the steps that begin before this time; returns the sequences under way in each engine."""
+        loads: NDArray[Any] = call_core(self._together.run_until, time_s)
+        return loads
 
-    def usual(self, chain: Sequence[bytes]) -> int:
-        """The place that `llmi serve --replicas` would choose."""
-        return choose([(engine.num_under_way, known) for engine, known in zip(self.engines, self._known, strict=True)], chain)
+    def usual(self, chain: Sequence[bytes], loads: NDArray[Any]) -> int:
+        """The place that `llmi serve --replicas` would choose: of engines that know nothing of the text only the one that does least."""
+        places = sorted({int(loads.argmin())} | self._first.get(chain[0] if chain else b"", set()))
+        return places[choose([(int(loads[place]), self._known[place]) for place in places], chain)]
 
-    def add(self, place: int, chain: Sequence[bytes], request: TracedRequest, num_output: int, at_s: float, num_given: int = 0) -> int:
+    def add(
+        self, place: int, chain: Sequence[bytes], request: TracedRequest, at_s: float, *, only_prompt: bool = False, num_given: int = 0
+    ) -> int:
         """Gives an engine a request; returns its place among those of that engine."""
         self._known[place].add(chain)
-        call_core(self.engines[place].add, request.tokens, num_output, at_s, num_given)
+        if chain:
+            self._first.setdefault(chain[0], set()).add(place)
+        num_output, num_samples = (1, 1) if only_prompt else (request.num_output, request.num_samples)
+        call_core(self.engines[place].add, request.tokens, num_output, at_s, num_given, num_samples)
         self._counts[place] += 1
         return self._counts[place] - 1
 
@@ -130,19 +142,19 @@ class Fleet:
         for number, request in enumerate(requests):
             way = _Placed(handed_s=request.arrival_s)
             self.placed.append(way)
-            goes = bool(self.prefill.engines) and (self._policy.has_pools or len(request.tokens) >= LEAST_HANDED)
+            goes = bool(self.prefill.engines) and (self._policy.has_pools or request.num_prompt >= LEAST_HANDED)
             pool = self.prefill if goes else self.last
             try:
                 place, chain = self._place(pool, number, request)
                 if place < 0:
                     continue
                 if goes:
-                    way.prefill, way.at_prefill = place, pool.add(place, chain, request, 1, request.arrival_s)
+                    way.prefill, way.at_prefill = place, pool.add(place, chain, request, request.arrival_s, only_prompt=True)
                     handed.append(number)
                 elif self.prefill.engines:
                     handed.append(number)  # its engine is chosen when the others' hand-overs are known
                 else:
-                    way.last, way.at_last = place, pool.add(place, chain, request, request.num_output, request.arrival_s)
+                    way.last, way.at_last = place, pool.add(place, chain, request, request.arrival_s)
             except InvalidParamsError as error:
                 raise InvalidParamsError(f"trace, request {number}: {error}", "trace") from None
         for engine in self.prefill.engines:
@@ -158,18 +170,18 @@ class Fleet:
         decides = self._policy.soonest or (self._own is not None and self._own.places)
         if not several and not decides:
             return 0, []
-        pool.run_until(request.arrival_s)
+        loads = pool.run_until(request.arrival_s)
         chain = chain_of(request.tokens.tolist(), "") if pool.shares else []
         if not decides:
-            return pool.usual(chain), chain
+            return pool.usual(chain, loads), chain
         views = pool.views(chain)
         if self._own is not None:
-            info = RoutedRequest(str(number), 0, request.arrival_s, len(request.tokens), request.num_output)
+            info = RoutedRequest(str(number), 0, request.arrival_s, request.num_prompt, request.num_output)
             if not self._own.admit(info, views):
                 return -1, chain
             place = self._own.route(info, views)
-            return pool.usual(chain) if place is None else place, chain
-        waits = [view.num_queued_tokens + len(request.tokens) - view.num_known_tokens for view in views]
+            return pool.usual(chain, loads) if place is None else place, chain
+        waits = [view.num_queued_tokens + request.num_prompt - view.num_known_tokens for view in views]
         place = min(range(len(waits)), key=waits.__getitem__)
         at_once = self._site.max_num_batched_tokens
         late = self._most_ttft_s is not None and waits[place] * self._site.costs.seconds(at_once) / at_once > self._most_ttft_s
@@ -184,7 +196,7 @@ class Fleet:
             for number in sorted((n for n, way in enumerate(self.placed) if way.prefill == place), key=lambda n: ends[self._at(n)]):
                 way, end_s = self.placed[number], float(ends[self._at(number)])
                 assert rate is not None, "simulate has checked it"
-                way.num_bytes = engine.block_bytes(len(requests[number].tokens) - 1)
+                way.num_bytes = engine.block_bytes(requests[number].num_prompt - 1)
                 seconds = way.num_bytes / rate
                 if self._policy.overlaps:  # what the engine's time did not cover: the last layer's share at least
                     seconds = max(seconds / self._site.num_layers, seconds - max(0.0, end_s - max(free_s, float(begins[self._at(number)]))))
@@ -196,45 +208,65 @@ class Fleet:
     def _hand_over(self, requests: Sequence[TracedRequest], handed: Sequence[int]) -> None:
         for number in sorted(handed, key=lambda n: self.placed[n].handed_s):
             way, request = self.placed[number], requests[number]
-            if self._policy.answers_first and way.prefill >= 0 and request.num_output == 1:
+            if self._policy.answers_first and way.prefill >= 0 and request.num_output == 1 and request.num_samples == 1:
                 continue
-            self.last.run_until(way.handed_s)
+            loads = self.last.run_until(way.handed_s)
             chain = chain_of(request.tokens.tolist(), "") if self.last.shares and len(self.last.engines) > 1 else []
-            way.last = self.last.usual(chain)
-            num_given = len(request.tokens) - 1 if way.prefill >= 0 else 0
-            way.at_last = self.last.add(way.last, chain, request, request.num_output, way.handed_s, num_given)
+            way.last = self.last.usual(chain, loads)
+            num_given = request.num_prompt - 1 if way.prefill >= 0 else 0
+            way.at_last = self.last.add(way.last, chain, request, way.handed_s, num_given=num_given)
 
     def requests(self, requests: Sequence[TracedRequest]) -> dict[str, NDArray[Any]]:
         """The columns of SimulationResult.requests."""
-        first, last = ([engine.requests() for engine in pool.engines] for pool in (self.prefill, self.last))
-        rows = []
-        for request, way in zip(requests, self.placed, strict=True):
-            row = {"arrival_s": request.arrival_s, "first_token_s": np.nan, "end_s": np.nan, "cached_tokens": 0, "num_preemptions": 0}
-            if way.last >= 0:
-                row |= {name: last[way.last][name][way.at_last] for name in row if name != "arrival_s"}
-            if way.prefill >= 0:
-                own = {name: column[way.at_prefill] for name, column in first[way.prefill].items()}
-                row["cached_tokens"] = own["cached_tokens"]
-                row["num_preemptions"] += own["num_preemptions"]
-                if self._policy.answers_first:
-                    row["first_token_s"] = own["first_token_s"]
-                    row["end_s"] = own["end_s"] if way.last < 0 else row["end_s"]
-            row["input_tokens"], row["output_tokens"] = len(request.tokens), request.num_output
-            row["replica"] = way.last + len(first) if way.last >= 0 else way.prefill
-            row["prefill_replica"], row["transferred_bytes"] = way.prefill, way.num_bytes
-            rows.append(row)
-        return {name: np.asarray([row[name] for row in rows]) for name in rows[0]}
+        ways = self.placed
+        prefill, at_prefill, last, at_last, num_bytes = (
+            np.asarray([getattr(way, name) for way in ways], dtype=np.int64)
+            for name in ("prefill", "at_prefill", "last", "at_last", "num_bytes")
+        )
+        columns: dict[str, NDArray[Any]] = {
+            "arrival_s": np.asarray([request.arrival_s for request in requests]),
+            "first_token_s": np.full(len(ways), np.nan),
+            "end_s": np.full(len(ways), np.nan),
+            "cached_tokens": np.zeros(len(ways), np.int64),
+            "num_preemptions": np.zeros(len(ways), np.int64),
+        }
+        for name, column in columns.items():
+            if name != "arrival_s":
+                _fill(column, self.last, name, last, at_last)
+        own = {name: np.full(len(ways), np.nan) for name in columns}
+        for name in own:
+            _fill(own[name], self.prefill, name, prefill, at_prefill)
+        handed = prefill >= 0
+        columns["cached_tokens"][handed] = own["cached_tokens"][handed]
+        columns["num_preemptions"][handed] += own["num_preemptions"][handed].astype(np.int64)
+        if self._policy.answers_first:
+            columns["first_token_s"][handed] = own["first_token_s"][handed]
+            columns["end_s"][handed & (last < 0)] = own["end_s"][handed & (last < 0)]
+        for name, of in (("input_tokens", "num_prompt"), ("output_tokens", "num_output"), ("n", "num_samples")):
+            columns[name] = np.asarray([getattr(request, of) for request in requests], dtype=np.int64)
+        columns["replica"] = np.where(last >= 0, last + len(self.prefill.engines), prefill)
+        return columns | {"prefill_replica": prefill, "transferred_bytes": num_bytes}
 
     def steps(self) -> dict[str, NDArray[Any]]:
         """The columns of SimulationResult.steps, by their starts."""
         parts = [engine.steps() for engine in self.engines]
-        steps = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        steps["replica"] = np.concatenate([np.full(len(part["rows"]), place, dtype=np.int64) for place, part in enumerate(parts)])
-        order = np.argsort(steps["start_s"], kind="stable")
-        return {name: column[order] for name, column in steps.items()}
+        parts_replica = [np.full(len(part["rows"]), place, dtype=np.int64) for place, part in enumerate(parts)]
+        order = np.argsort(np.concatenate([part["start_s"] for part in parts]), kind="stable")
+        steps = {name: np.concatenate([part.pop(name) for part in parts])[order] for name in list(parts[0])}
+        return steps | {"replica": np.concatenate(parts_replica)[order]}
 
     def hit_share(self) -> float:
         """Of the prompt tokens that engines looked for, those that they had; what was handed over does not count."""
         engines = self.prefill.engines or self.last.engines
         queries = sum(engine.num_prefix_queries for engine in engines)
         return sum(engine.num_prefix_hits for engine in engines) / queries if queries else 0.0
+
+
+def _fill(column: NDArray[Any], pool: Pool, name: str, places: NDArray[Any], at: NDArray[Any]) -> None:
+    """Sets what the pool's engines say of their requests: of request i the engine places[i] under at[i]; none below 0."""
+    parts = [engine.requests()[name] for engine in pool.engines]
+    if not parts:
+        return
+    begins = np.cumsum([0, *map(len, parts)])
+    here = places >= 0
+    column[here] = np.concatenate(parts)[begins[places[here]] + at[here]]

@@ -25,8 +25,9 @@ class SimulationResult:
     Attributes
     ----------
     requests : dict of arrays
-        arrival_s, first_token_s, end_s (NaN where a request was turned away), input_tokens, output_tokens, cached_tokens,
-        num_preemptions, replica, prefill_replica (-1: none of its own; replica is -1, too, where it was turned away), transferred_bytes.
+        arrival_s, first_token_s, end_s (NaN where a request was turned away), input_tokens, output_tokens (of each of its n outputs), n,
+        cached_tokens, num_preemptions, replica, prefill_replica (-1: none of its own; replica is -1, too, where it was turned away),
+        transferred_bytes.
     steps : dict of arrays
         start_s, seconds, rows, decodes, prompt_tokens, kv_tokens (the lengths of its sequences after it), used_pages, replica.
     summary : dict
@@ -97,7 +98,7 @@ def summarize(
         "num_turned_away": int((~taken).sum()),
         "duration_s": duration,
         "requests_per_s": len(arrival) / duration,
-        "output_tokens_per_s": float(outputs.sum()) / duration,
+        "output_tokens_per_s": float((outputs * requests["n"][taken]).sum()) / duration,
         **{name: _spread(found, stable) for name, found in spread.items()},
         "goodput": goodput,
         "pool_share": used,

@@ -13,11 +13,12 @@ from llmi.errors import InvalidParamsError, UnsupportedCombinationError
 from llmi.llm import LLM
 from llmi.loadtest.settings import SLO_NAMES
 from llmi.models import by_name
-from llmi.models.inspection import inspect_model
+from llmi.models.inspection import ModelReport, inspect_model
 from llmi.replicas.policy import PolicyFile
 from llmi.simulation.costs import Costs, measure_costs
 from llmi.simulation.fleet import Fleet, Site
 from llmi.simulation.policies import NAMED, Policy
+from llmi.simulation.ranks import rank_costs
 from llmi.simulation.result import SimulationResult, summarize
 from llmi.simulation.trace import traced_requests
 
@@ -47,7 +48,8 @@ def simulate(  # noqa: PLR0913 (what a user may change)
     Parameters
     ----------
     trace : path or list of dict
-        As `llmi bench serve --trace` reads it: timestamp (ms), input_length, output_length, and hash_ids where prompts share beginnings.
+        As `llmi bench serve --trace` reads it: timestamp (ms), input_length, output_length, hash_ids where prompts share
+        beginnings, and n where a prompt has several outputs.
     model : str or path, optional
         With `costs` a config.json is enough: its K and V take the pool's pages.
     policy : str or path
@@ -58,8 +60,10 @@ def simulate(  # noqa: PLR0913 (what a user may change)
         Engines; requests are placed as `llmi serve --replicas` places them, unless the policy says otherwise.
     prefill_replicas : int
         So many of them compute prompts and hand K and V over, which takes the time that `costs` say (link_bytes_s).
-    tensor_parallel_size, pipeline_parallel_size
-        Only 1, so far.
+    tensor_parallel_size : int
+        Ranks of each engine: `costs` are those of one, and their rank_link carries the gathers that `llmi inspect --tp` counts.
+    pipeline_parallel_size : int
+        Only 1: steps that are under way in several stages are not simulated.
     max_num_seqs, max_num_batched_tokens : int
     kv_cache_memory_bytes : int, optional
         Of each engine. None: with measured costs, what the engine chose here; else it must be given.
@@ -76,11 +80,15 @@ def simulate(  # noqa: PLR0913 (what a user may change)
     ------
     InvalidParamsError, ModelFileError, UnsupportedModelError, HookError
     """
-    for name, value in (("tensor_parallel_size", tensor_parallel_size), ("pipeline_parallel_size", pipeline_parallel_size)):
-        if value != 1:
-            raise UnsupportedCombinationError(f"simulate: {name} = {value!r} is not simulated so far: leave it out", name, "replicas")
+    if pipeline_parallel_size != 1:
+        raise UnsupportedCombinationError(
+            f"simulate: pipeline_parallel_size = {pipeline_parallel_size!r}: steps in several stages are not simulated, leave it out",
+            "pipeline_parallel_size",
+            "replicas",
+        )
     counts = {
         "replicas": (replicas, 10_000),
+        "tensor_parallel_size": (tensor_parallel_size, 256),
         "max_num_seqs": (max_num_seqs, 1 << 20),
         "max_num_batched_tokens": (max_num_batched_tokens, 1 << 20),
     }
@@ -103,10 +111,14 @@ def simulate(  # noqa: PLR0913 (what a user may change)
             )
     if prefill_replicas and used.link_bytes_s is None:
         raise InvalidParamsError("simulate: with prefill_replicas the costs say how fast K and V travel: link_bytes_s", "costs")
+    report = _inspected(model)
+    longest = max(request.num_prompt for request in requests)
+    if tensor_parallel_size > 1:
+        used = rank_costs(used, report, tensor_parallel_size, max(max_num_batched_tokens, longest) + max_num_seqs)
     _check_bounds(bounds, used)
-    spec, source = _spec_of(model)
-    site = Site(spec, source, len(json.loads(spec)["layers"]), used, max_num_seqs, max_num_batched_tokens, memory)
-    longest = max(len(request.tokens) for request in requests)
+    assert report.spec is not None, "inspect_model reads a spec"
+    spec = report.spec.to_json()
+    site = Site(spec, str(report.path), len(json.loads(spec)["layers"]), used, max_num_seqs, max_num_batched_tokens, memory)
     most_ttft_s = bounds["ttft"] / 1e3 if bounds is not None and "ttft" in bounds else None
     fleet = Fleet(site, named, own, replicas, prefill_replicas, longest, most_ttft_s)
     fleet.run(requests)
@@ -156,9 +168,5 @@ def _measured(model: str | os.PathLike[str] | None, memory: int | None, max_num_
         return measure_costs(llm), info["num_pages"] * info["page_bytes"]
 
 
-def _spec_of(model: str | os.PathLike[str] | None) -> tuple[str, str]:
-    """The model's spec as the core takes it, and where it is from."""
-    path = Path(model) if model is not None and Path(model).exists() else by_name.resolve(model, None)
-    report = inspect_model(path)
-    assert report.spec is not None, "inspect_model reads a spec"
-    return report.spec.to_json(), str(path)
+def _inspected(model: str | os.PathLike[str] | None) -> ModelReport:
+    return inspect_model(Path(model) if model is not None and Path(model).exists() else by_name.resolve(model, None))

@@ -15,16 +15,30 @@ from llmi.loadtest.workload import HASH_BLOCK, checked_trace, trace_lines
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_KEYS = {"timestamp", "input_length", "output_length", "hash_ids"}
+_KEYS = {"timestamp", "input_length", "output_length", "hash_ids", "n"}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class TracedRequest:
-    """One request: seconds after the first one, its prompt, and the tokens of its output."""
+    """One request: seconds after the first one, tokens of its prompt, the hash ids of its first blocks, tokens of each of its
+    `num_samples` outputs, and what its other tokens are made of."""
 
     arrival_s: float
-    tokens: NDArray[Any]  # int32
+    num_prompt: int
+    blocks: tuple[int, ...]
     num_output: int
+    num_samples: int
+    name: int
+
+    @property
+    def tokens(self) -> NDArray[Any]:
+        """The prompt, int32; made anew, since a long trace would not fit into memory."""
+        parts = [_mixed(block, HASH_BLOCK, 1) for block in self.blocks]
+        rest = self.num_prompt - HASH_BLOCK * len(self.blocks)
+        if rest > 0:
+            parts.append(_mixed(self.name, rest, 2))
+        tokens: NDArray[Any] = np.concatenate(parts)[: self.num_prompt]
+        return tokens
 
 
 def traced_requests(trace: object, seed: int) -> list[TracedRequest]:
@@ -39,7 +53,8 @@ def traced_requests(trace: object, seed: int) -> list[TracedRequest]:
     for number, (time_s, entry, where) in enumerate(checked_trace(lines)):
         if "prompt" in entry:
             raise InvalidParamsError(f"{where}: a simulation takes input_length, not prompt: it has no tokenizer", "trace")
-        found.append(TracedRequest(time_s, _tokens(entry["input_length"], entry.get("hash_ids", []), number, seed), entry["output_length"]))
+        lengths = entry["input_length"], tuple(entry.get("hash_ids", ())), entry["output_length"], entry.get("n", 1)
+        found.append(TracedRequest(time_s, *lengths, number + (seed << 32)))
     if not found:
         raise InvalidParamsError("trace has no request", "trace")
     return [dataclasses.replace(request, arrival_s=request.arrival_s - found[0].arrival_s) for request in found]
@@ -50,15 +65,6 @@ def _numbered(trace: Iterable[object]) -> Iterator[tuple[str, dict[str, Any]]]:
         if not isinstance(entry, dict) or set(entry) - _KEYS:
             raise InvalidParamsError(f"trace[{number}] must be a dict with some of {', '.join(sorted(_KEYS))}, not {entry!r:.80}", "trace")
         yield f"trace[{number}]", entry
-
-
-def _tokens(length: int, blocks: list[int], number: int, seed: int) -> NDArray[Any]:
-    parts = [_mixed(block, HASH_BLOCK, 1) for block in blocks]
-    rest = length - HASH_BLOCK * len(blocks)
-    if rest > 0:
-        parts.append(_mixed(number + (seed << 32), rest, 2))
-    tokens: NDArray[Any] = np.concatenate(parts)[:length]
-    return tokens
 
 
 def _mixed(name: int, count: int, kind: int) -> NDArray[Any]:
