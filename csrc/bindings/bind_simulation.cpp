@@ -127,18 +127,18 @@ void RegisterSimulation(py::module_& module) {
       .def(
           "add",
           [](SimulatedEngine& engine, const py::array_t<int32_t, py::array::c_style | py::array::forcecast>& tokens, int64_t num_output,
-             double arrival_s, int64_t num_given, int64_t num_samples, int64_t priority) {
+             double arrival_s, int64_t num_given, int64_t num_samples, uint64_t number) {
             SimulatedRequest request;
             request.tokens.assign(tokens.data(), tokens.data() + tokens.size());
             request.num_output = num_output;
             request.arrival_s = arrival_s;
             request.num_given = num_given;
             request.num_samples = num_samples;
-            request.priority = priority;
+            request.number = number;
             engine.Add(std::move(request));
           },
           py::arg("tokens"), py::arg("num_output"), py::arg("arrival_s"), py::arg("num_given") = 0, py::arg("num_samples") = 1,
-          py::arg("priority") = 0)
+          py::arg("number") = 0)
       .def("run_until", &SimulatedEngine::RunUntil, py::arg("time_s"), py::call_guard<py::gil_scoped_release>())
       .def("run_to_end", &SimulatedEngine::RunToEnd, py::call_guard<py::gil_scoped_release>())
       .def("block_bytes", &SimulatedEngine::BlockBytes, py::arg("num_tokens"))

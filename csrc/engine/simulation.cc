@@ -68,7 +68,6 @@ void SimulatedEngine::Take() {
     TakeGiven(request);
     auto running = std::make_unique<Running>();
     running->request = &request;
-    running->place = num_taken_;
     running->tokens = std::move(request.tokens);
     running->num_left = request.num_output;
     ScheduledSequence& scheduled = running->scheduled;
@@ -113,7 +112,7 @@ void SimulatedEngine::SetKeys() {
     const Running& running = *running_[sequence->arrival];
     const SimulatedRequest& request = *running.request;
     const int64_t prompt_len = sequence->num_tokens - (request.num_output - sequence->max_new_tokens);
-    sequence->key = config_.policy->Key({running.place, sequence->priority, request.arrival_s, prompt_len, sequence->num_tokens,
+    sequence->key = config_.policy->Key({request.number, sequence->priority, request.arrival_s, prompt_len, sequence->num_tokens,
                                          sequence->max_new_tokens, sequence->num_preemptions},
                                         now_s_);
   }
@@ -227,7 +226,6 @@ void SimulatedEngine::StartSiblings(Running& leader) {
   for (int64_t i = 1; i < request.num_samples; ++i) {
     auto sample = std::make_unique<Running>();
     sample->request = &request;
-    sample->place = leader.place;
     sample->tokens = leader.tokens;
     sample->num_left = request.num_output;
     ScheduledSequence& scheduled = sample->scheduled;

@@ -46,6 +46,7 @@ struct SimulatedRequest {
   int64_t num_output = 1;
   int64_t num_samples = 1;  // outputs of one prompt, which fork behind it
   int64_t priority = 0;
+  uint64_t number = 0;  // for the policy: of all requests of a load
   double arrival_s = 0;
   // The result.
   double first_token_s = -1;  // -1: none yet
@@ -90,7 +91,6 @@ class SimulatedEngine {
  private:
   struct Running {  // a sample
     SimulatedRequest* request;
-    size_t place;                 // of its request
     std::vector<int32_t> tokens;  // the prompt and the output so far
     int64_t num_left;
     int64_t num_drafted = 0;  // in this step

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import llmi
-from llmi import Costs, InvalidParamsError, OutOfMemoryError, UnsupportedCombinationError
+from llmi import Costs, HookError, InvalidParamsError, OutOfMemoryError, UnsupportedCombinationError
 from llmi.cli.commands import main
 from llmi.models.inspection import inspect_model
 from llmi.ranks.forecast import gathers, shares, spec_fields
@@ -188,14 +188,15 @@ def test_the_pool_is_the_engines(tiny_path: Callable[..., Path]) -> None:
         ([{**one(5, 5), "color": 1}], "color"),
         ([one(5, 5, hash_ids=[1, 2])], "more than input_length"),
         ([{"timestamp": 0, "prompt": "x", "output_length": 1}], "prompt"),
-        ([one(60_000, 5)], "request 0: .* pages"),
+        ([one(60_000, 5)], r"trace\[0\]: a request of .* pages"),
         (
             [one(600, 5, hash_ids=[1]), one(600, 5, hash_ids=[2, 1])],
             r"trace\[1\]: hash id 1 has 88 tokens behind 2, and 512 tokens at the start in trace\[0\]",
         ),
         ([one(600, 5, hash_ids=[1, 1])], r"trace\[0\]: hash id 1 has 88 tokens behind 1"),
         ([one(5, 5, n=0)], r"trace\[0\]: n must be"),
-        ([one(5, 5, n=300)], r"request 0: n = 300 is outside \[1, max_num_seqs = 256\]"),
+        ([one(5, 5, n=300)], r"trace\[0\]: n = 300 is outside \[1, max_num_seqs = 256\]"),
+        ([one(600, 5, hash_ids=[1 << 63])], "whole numbers of 64 bits"),
         ([], "no request"),
         (5, "a file or a list"),
     ],
@@ -233,11 +234,29 @@ def test_traces_that_are_refused(tiny_path: Callable[..., Path], trace: Any, wor
         ({"costs": {"base_s": 1, "row_s": 1, "draft_acceptance": 1.5}}, "draft_acceptance"),
         ({"costs": {"base_s": 1, "row_s": 1, "draft_s": float("nan")}}, "draft_s: nan are no seconds"),
         ({"costs": "/no/such/file"}, "cannot be read"),
+        ({"costs": {"base_s": 1e300, "row_s": 0}}, "base_s: 1e\\+300 are no seconds"),
     ],
 )
 def test_arguments_that_are_refused(tiny_path: Callable[..., Path], options: dict[str, Any], words: str) -> None:
     with pytest.raises((InvalidParamsError, UnsupportedCombinationError, OutOfMemoryError), match=words):
         llmi.simulate([one(5, 5)], **{"model": tiny_path(), "costs": COSTS, **MEMORY, **options})
+
+
+def test_lines_that_are_refused(tiny_path: Callable[..., Path], tmp_path: Path) -> None:
+    """Of a file they are named by their number, blank lines included."""
+    trace = tmp_path / "trace.jsonl"
+    for line, words in ((json.dumps(one(60_000, 5)), "jsonl:3: a request of .* pages"), ("[" * 100_000, "jsonl:3 is not JSON")):
+        trace.write_text(f"{json.dumps(one(5, 5))}\n\n{line}\n")
+        with pytest.raises(InvalidParamsError, match=words):
+            llmi.simulate(trace, model=tiny_path(), costs=COSTS, **MEMORY)
+
+
+def test_a_policy_that_raises_is_named_with_its_request(tiny_path: Callable[..., Path], tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def key(request, now_s):\n    return (1 / (request.num_prompt_tokens - 7),)\n")
+    trace = [one(length, 3) for length in (5, 6, 7)]
+    with pytest.raises(HookError, match=r"mine.py: key raised ZeroDivisionError for request 2: division by zero"):
+        llmi.simulate(trace, model=tiny_path(), policy=file, costs=COSTS, replicas=1, max_num_seqs=1, **MEMORY)
 
 
 def test_measured_costs_and_the_command(tiny_path: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,7 +56,7 @@ def _lines(path: Path, flag: str, known: set[str]) -> Iterator[tuple[int, dict[s
             continue
         try:
             entry = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise bad(f"{path}:{number} is not JSON: {error}", flag) from None
         if not isinstance(entry, dict) or set(entry) - known:
             raise bad(f"{path}:{number} must be an object with some of {', '.join(sorted(known))}, not {line[:80]}", flag)
@@ -80,8 +80,8 @@ def _text(entry: dict[str, Any], where: str, flag: str) -> str:
 def _blocks(entry: dict[str, Any], length: int, where: str) -> list[int]:
     """The hash ids of a prompt of `length` tokens, whose last block may be a part."""
     blocks = entry.get("hash_ids", [])
-    if not isinstance(blocks, list) or not all(type(block) is int for block in blocks):
-        raise bad(f"{where}: hash_ids must be a list of whole numbers, not {json.dumps(blocks)[:80]}", "trace")
+    if not isinstance(blocks, list) or not all(type(block) is int and abs(block) < 1 << 63 for block in blocks):
+        raise bad(f"{where}: hash_ids must be a list of whole numbers of 64 bits, not {json.dumps(blocks)[:80]}", "trace")
     if (len(blocks) - 1) * HASH_BLOCK >= length:
         raise bad(f"{where}: hash_ids has {len(blocks)} blocks of {HASH_BLOCK} tokens, more than input_length = {length:,} needs", "trace")
     return blocks

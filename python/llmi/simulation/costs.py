@@ -23,6 +23,7 @@ _PROMPTS = (64, 256, 1024)  # rows of the prompts that are measured
 _DECODES = 24  # tokens of the decodes that are measured
 _ROUNDS = 3
 _MOST_POINTS = 4096
+_MOST_SECONDS = 1e9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +165,7 @@ def link_of(given: object) -> Link | None:
 
 
 def _check_seconds(name: str, value: object, *, positive: bool) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0 or (positive and value == 0):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST_SECONDS or (positive and value == 0):
         raise _bad(f"{name}: {value!r} are no seconds; a number {'above 0' if positive else 'of 0 or more'} is")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from llmi import _core
 from llmi.base.lazy_numpy import np
 from llmi.engine.args import PolicyRunner
-from llmi.errors import InvalidParamsError, call_core
+from llmi.errors import HookError, InvalidParamsError, call_core
 from llmi.replicas.placing import BLOCK, Beginnings, chain_of, choose
 from llmi.replicas.policy import PolicyFile, ReplicaView, RoutedRequest
 from llmi.simulation.costs import Costs
@@ -47,20 +47,37 @@ class _Placed:
     num_bytes: int = 0
 
 
+class _NamedKeys(PolicyRunner):
+    """Keys of a policy's file, and what one raised. Requests have the numbers of the trace's lines."""
+
+    failure: HookError | None = None
+
+    def __init__(self, own: PolicyFile) -> None:
+        super().__init__(own)
+        self._path = own.path
+
+    def key(self, request: _core.PolicyRequest, now_s: float) -> list[float]:
+        """The key's floats."""
+        try:
+            return super().key(request, now_s)
+        except Exception as error:
+            self.failure = HookError(f"policy {self._path}: key raised {type(error).__name__} for request {request.id}: {error}")
+            raise
+
+
 class Pool:
     """Engines of one kind, and what each has been given."""
 
-    def __init__(self, site: Site, policy: Policy, own: PolicyFile | None, count: int, takes_blocks: bool, longest: int) -> None:
+    def __init__(self, site: Site, policy: Policy, keys: _NamedKeys | None, count: int, takes_blocks: bool, longest: int) -> None:
         tokens = policy.most_tokens or site.max_num_batched_tokens
-        has_key = own is not None and own.has_key
         self.shares = policy.shares
         self.engines = [
             call_core(
                 _core.SimulatedEngine,
                 site.spec,
                 site.source,
-                scheduling_policy="custom" if has_key else policy.scheduling_policy,
-                policy_hook=PolicyRunner(own) if own is not None and has_key else None,
+                scheduling_policy="custom" if keys is not None else policy.scheduling_policy,
+                policy_hook=keys,
                 max_num_seqs=site.max_num_seqs,
                 max_num_batched_tokens=tokens if policy.cuts else max(tokens, longest + site.max_num_seqs),
                 waiting_served_ratio=0.0,
@@ -107,7 +124,7 @@ class Pool:
         if chain:
             self._first.setdefault(chain[0], set()).add(place)
         num_output, num_samples = (1, 1) if only_prompt else (request.num_output, request.num_samples)
-        call_core(self.engines[place].add, request.tokens, num_output, at_s, num_given, num_samples)
+        call_core(self.engines[place].add, request.tokens, num_output, at_s, num_given, num_samples, request.number)
         self._counts[place] += 1
         return self._counts[place] - 1
 
@@ -127,8 +144,9 @@ class Fleet:
     ) -> None:
         self._site, self._policy, self._own, self._most_ttft_s = site, policy, own, most_ttft_s
         decoding = dataclasses.replace(policy, soonest=False) if prefill_replicas else policy
-        self.prefill = Pool(site, policy, own, prefill_replicas, False, longest)
-        self.last = Pool(site, decoding, own, replicas - prefill_replicas, prefill_replicas > 0, longest)
+        self._keys = _NamedKeys(own) if own is not None and own.has_key else None
+        self.prefill = Pool(site, policy, self._keys, prefill_replicas, False, longest)
+        self.last = Pool(site, decoding, self._keys, replicas - prefill_replicas, prefill_replicas > 0, longest)
         self.placed: list[_Placed] = []
 
     @property
@@ -137,7 +155,13 @@ class Fleet:
         return [*self.prefill.engines, *self.last.engines]
 
     def run(self, requests: Sequence[TracedRequest]) -> None:
-        """Runs all requests to their end."""
+        """Runs all requests to their end. Raises InvalidParamsError, HookError."""
+        try:
+            self._run(requests)
+        except HookError as error:
+            raise (self._keys.failure if self._keys is not None and self._keys.failure is not None else error) from None
+
+    def _run(self, requests: Sequence[TracedRequest]) -> None:
         handed = []
         for number, request in enumerate(requests):
             way = _Placed(handed_s=request.arrival_s)
@@ -156,7 +180,7 @@ class Fleet:
                 else:
                     way.last, way.at_last = place, pool.add(place, chain, request, request.arrival_s)
             except InvalidParamsError as error:
-                raise InvalidParamsError(f"trace, request {number}: {error}", "trace") from None
+                raise InvalidParamsError(f"{request.where}: {error}", "trace") from None
         for engine in self.prefill.engines:
             call_core(engine.run_to_end)
         self._transfer(requests)

@@ -21,14 +21,16 @@ _KEYS = {"timestamp", "input_length", "output_length", "hash_ids", "n"}
 @dataclasses.dataclass(frozen=True, slots=True)
 class TracedRequest:
     """One request: seconds after the first one, tokens of its prompt, the hash ids of its first blocks, tokens of each of its
-    `num_samples` outputs, and what its other tokens are made of."""
+    `num_samples` outputs, what its other tokens are made of, and its line."""
 
     arrival_s: float
     num_prompt: int
     blocks: tuple[int, ...]
     num_output: int
     num_samples: int
-    name: int
+    number: int
+    seed: int
+    where: str
 
     @property
     def tokens(self) -> NDArray[Any]:
@@ -36,7 +38,7 @@ class TracedRequest:
         parts = [_mixed(block, HASH_BLOCK, 1) for block in self.blocks]
         rest = self.num_prompt - HASH_BLOCK * len(self.blocks)
         if rest > 0:
-            parts.append(_mixed(self.name, rest, 2))
+            parts.append(_mixed(self.number + (self.seed << 32), rest, 2))
         tokens: NDArray[Any] = np.concatenate(parts)[: self.num_prompt]
         return tokens
 
@@ -54,7 +56,7 @@ def traced_requests(trace: object, seed: int) -> list[TracedRequest]:
         if "prompt" in entry:
             raise InvalidParamsError(f"{where}: a simulation takes input_length, not prompt: it has no tokenizer", "trace")
         lengths = entry["input_length"], tuple(entry.get("hash_ids", ())), entry["output_length"], entry.get("n", 1)
-        found.append(TracedRequest(time_s, *lengths, number + (seed << 32)))
+        found.append(TracedRequest(time_s, *lengths, number, seed, where))
     if not found:
         raise InvalidParamsError("trace has no request", "trace")
     return [dataclasses.replace(request, arrival_s=request.arrival_s - found[0].arrival_s) for request in found]
