@@ -1,7 +1,7 @@
 # Every source of the core, one list a layer; paths are in csrc.
 set(LLMI_CORE_SOURCES
   core/aligned.cc core/cpu_features.cc core/huge_arena.cc core/json.cc core/json_cursor.cc core/json_fields.cc
-  core/json_lexer.cc core/rank_group.cc core/sha256.cc core/system_limits.cc core/thread_pool.cc core/utf8.cc
+  core/json_lexer.cc core/mpi_link.cc core/rank_group.cc core/sha256.cc core/system_limits.cc core/thread_pool.cc core/utf8.cc
   io/gguf.cc io/input_file.cc io/model_files.cc io/safetensors.cc
   kernels/ops/attention.cc kernels/ops/attention_step.cc kernels/ops/attention_weights.cc kernels/ops/embedding.cc kernels/ops/experts.cc kernels/ops/activation.cc kernels/ops/gated_linear.cc kernels/ops/linear.cc kernels/ops/linear_step.cc kernels/ops/probe.cc
   kernels/ops/conv.cc kernels/ops/state.cc kernels/ops/kv_copy.cc kernels/ops/linear_input.cc kernels/ops/norm.cc kernels/ops/picked_attention.cc kernels/ops/rope.cc kernels/ops/route.cc kernels/ops/recurrence.cc kernels/ops/row_ops.cc kernels/ops/top_candidates.cc kernels/dispatch/tables.cc kernels/ops/vocab.cc

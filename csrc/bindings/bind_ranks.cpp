@@ -60,6 +60,20 @@ void RegisterRanks(py::module_& module) {
       .def_static(
           "join", [](int descriptor, int rank) { return std::shared_ptr<RankGroup>(RankGroup::Join(descriptor, rank)); },
           py::arg("descriptor"), py::arg("rank"), "Another rank, by rank 0's descriptor.")
+      .def_static(
+          "over_mpi",
+          [](uintptr_t library, uintptr_t communicator, uintptr_t byte, int rank, const std::vector<std::pair<int, std::string>>& members,
+             bool spins) {
+            std::vector<RankGroup::Member> known;
+            for (const auto& [pid, host] : members) known.push_back({pid, host});
+            const MpiHandles handles = {reinterpret_cast<void*>(library), reinterpret_cast<void*>(communicator),
+                                        reinterpret_cast<void*>(byte)};
+            return std::shared_ptr<RankGroup>(RankGroup::OverMpi(handles, rank, known, spins));
+          },
+          py::arg("library"), py::arg("communicator"), py::arg("byte"), py::arg("rank"), py::arg("members"), py::kw_only(),
+          py::arg("spins"), "A rank among those of several machines; members: process and host of each. The handles are MPI's.")
+      .def("settle", &RankGroup::Settle, py::call_guard<py::gil_scoped_release>(),
+           "After `leave`: waits for the others; False: MPI cannot be ended.")
       .def_property_readonly("descriptor", &RankGroup::descriptor)
       .def_property_readonly("size", &RankGroup::size)
       .def_property_readonly(

@@ -30,6 +30,10 @@ constexpr int kGatherSpins = 2000;
 constexpr int64_t kLookNs = 20'000'000;       // how long a rank sleeps before it looks whether the others are there
 constexpr int64_t kMostLookNs = 500'000'000;  // the same of one that has waited long
 constexpr int64_t kMostStandNs = 5'000'000'000;
+constexpr int kMessageSpins = 50;                                    // each asks the network
+constexpr int kMessageLooks = 3;                                     // MPI moves a message a step at each
+constexpr int64_t kFirstPauseNs = 20'000, kMostPauseNs = 1'000'000;  // between two looks at messages of MPI
+constexpr double kSettleS = 5;
 constexpr int64_t kMostHalfBytes = int64_t{1} << 32;
 
 void SleepOn(std::atomic<uint32_t>& word, uint32_t seen, int64_t nanoseconds) {
@@ -38,6 +42,11 @@ void SleepOn(std::atomic<uint32_t>& word, uint32_t seen, int64_t nanoseconds) {
 }
 
 void WakeAll(std::atomic<uint32_t>& word) { syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
+
+void Pause(int64_t nanoseconds) {
+  const timespec duration = {0, nanoseconds};
+  nanosleep(&duration, nullptr);
+}
 
 void RelaxCore() {
 #if defined(__x86_64__)
@@ -134,7 +143,8 @@ uint8_t* RankGroup::half(uint32_t number) const {
 }
 
 void RankGroup::Map(int descriptor, int64_t num_bytes) {
-  void* address = mmap(nullptr, static_cast<size_t>(num_bytes), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  const int flags = MAP_SHARED | (descriptor < 0 ? MAP_ANONYMOUS : 0);
+  void* address = mmap(nullptr, static_cast<size_t>(num_bytes), PROT_READ | PROT_WRITE, flags, descriptor, 0);
   if (address == MAP_FAILED)
     throw Error(ErrorKind::kInternal, std::string("ranks: shared memory cannot be mapped: ") + std::strerror(errno));
   memory_ = static_cast<uint8_t*>(address);
@@ -186,6 +196,25 @@ std::unique_ptr<RankGroup> RankGroup::Join(int descriptor, int rank) {
   return group;
 }
 
+std::unique_ptr<RankGroup> RankGroup::OverMpi(const MpiHandles& handles, int rank, std::span<const Member> members, bool spins) {
+  const auto num_ranks = static_cast<int>(members.size());
+  CheckArgument(num_ranks <= kMostRanks && rank >= 0 && rank < num_ranks, "ranks: 1 to 256, of which this is one");
+  std::unique_ptr<RankGroup> group(new RankGroup());
+  group->rank_ = rank;
+  group->size_ = num_ranks;
+  group->spins_ = spins;
+  group->half_bytes_ = kHalfBytes;
+  group->watched_.assign(members.size(), -1);
+  group->Map(-1, kHeaderBytes + num_ranks * static_cast<int64_t>(sizeof(Slot)));  // what is known here of each
+  for (int other = 0; other < num_ranks; ++other) {
+    const Member& who = members[static_cast<size_t>(other)];
+    group->slot(other).pid = who.pid;
+    who.host.copy(group->slot(other).host, sizeof(Slot::host) - 1);
+  }
+  group->mpi_ = std::make_unique<MpiLink>(handles, rank, num_ranks);
+  return group;
+}
+
 void RankGroup::Enter() {
   watched_.assign(static_cast<size_t>(size_), -1);
   Slot& own = slot(rank_);
@@ -200,6 +229,7 @@ void RankGroup::Enter() {
 
 RankGroup::~RankGroup() {
   Leave("");
+  if (mpi_ != nullptr && !mpi_->Settle(0)) (void)mpi_.release();  // MPI still writes there
   for (const int process : watched_) {
     if (process >= 0) close(process);
   }
@@ -230,6 +260,7 @@ Error RankGroup::Died(int rank, const std::string& how) const {
 }
 
 void RankGroup::CheckOthers() const {
+  if (mpi_ != nullptr) TakeNotes();
   std::string told;
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == rank_) continue;
@@ -275,7 +306,86 @@ void RankGroup::WaitFor(int rank, uint32_t number) {
   other.num_sleepers.fetch_sub(1);
 }
 
+void RankGroup::TakeNotes() const {
+  try {
+    mpi_->TakeNotes([this](int rank, const MpiLink::Note& note) {
+      Slot& other = slot(rank);
+      std::memcpy(other.reason, note.reason, sizeof other.reason);
+      other.left.store(note.how);
+    });
+  } catch (const MpiLink::Failure& failure) {
+    throw Died(failure.rank, std::string(" cannot be reached: ") + failure.what());
+  }
+}
+
+void RankGroup::WaitForMessages() {
+  const auto is_done = [&](int looks) {
+    for (int i = 0; i < looks; ++i) {
+      if (mpi_->IsDone()) return true;
+    }
+    return false;
+  };
+  if (spins_ && is_done(kMessageSpins)) return;
+  int64_t pause = kFirstPauseNs, until_look = 0;
+  while (!is_done(kMessageLooks)) {
+    if (until_look <= 0) {
+      CheckOthers();
+      if (on_wait_) on_wait_();
+      until_look = kLookNs;
+    }
+    Pause(pause);
+    until_look -= pause;
+    pause = std::min(pause + pause / 4, kMostPauseNs);
+  }
+}
+
+// Each owner's part is a message to the others, behind a header by which they see that they gather the same.
+void RankGroup::GatherByMpi(uint8_t* buffer, std::span<const Block> blocks, int64_t begin, int64_t end, bool to_first) {
+  struct MessageHeader {
+    int64_t number, end, size;
+    bool operator==(const MessageHeader&) const = default;
+  };
+  ++number_;
+  std::vector<std::vector<uint8_t>>& parts = mpi_->parts();
+  const auto header_of = [&](const std::vector<uint8_t>& part) {
+    return MessageHeader{number_, end, static_cast<int64_t>(part.size() - sizeof(MessageHeader))};
+  };
+  for (int owner = 0; owner < size_; ++owner) {
+    std::vector<uint8_t>& part = parts[static_cast<size_t>(owner)];
+    part.clear();
+    if (to_first && rank_ > 0 && owner != rank_) continue;
+    const auto is_owner = [&](int who) { return who == owner; };
+    ForEachPart(blocks, begin, end, is_owner, [&](int64_t at, int64_t, size_t count) {
+      if (part.empty()) part.resize(sizeof(MessageHeader));
+      part.insert(part.end(), buffer + at, buffer + at + count);
+    });
+    if (part.empty() || owner != rank_) continue;
+    const MessageHeader header = header_of(part);
+    std::memcpy(part.data(), &header, sizeof header);
+  }
+  try {
+    mpi_->Start(to_first);
+    WaitForMessages();
+  } catch (const MpiLink::Failure& failure) {
+    throw Died(failure.rank, std::string(" cannot be reached: ") + failure.what());
+  }
+  for (int owner = 0; owner < size_; ++owner) {
+    const std::vector<uint8_t>& part = parts[static_cast<size_t>(owner)];
+    if (owner == rank_ || part.empty()) continue;
+    MessageHeader found = {};
+    std::memcpy(&found, part.data(), sizeof found);
+    if (found != header_of(part)) throw Error(ErrorKind::kInternal, "ranks are out of step: " + NameOf(owner));
+    const uint8_t* next = part.data() + sizeof found;
+    const auto is_owner = [&](int who) { return who == owner; };
+    ForEachPart(blocks, begin, end, is_owner, [&](int64_t at, int64_t, size_t count) {
+      std::memcpy(buffer + at, next, count);
+      next += count;
+    });
+  }
+}
+
 void RankGroup::GatherPiece(uint8_t* buffer, std::span<const Block> blocks, int64_t begin, int64_t end, bool to_first) {
+  if (mpi_ != nullptr) return GatherByMpi(buffer, blocks, begin, end, to_first);
   ++number_;
   uint8_t* shared = half(number_);
   for (int rank = 0; rank < size_; ++rank) {
@@ -339,12 +449,20 @@ void RankGroup::Tell(void* bytes, int64_t num_bytes) {
 
 void RankGroup::Leave(const std::string& reason) noexcept { End(reason, kLeft); }
 
+bool RankGroup::Settle() noexcept { return mpi_ == nullptr || mpi_->Settle(kSettleS); }
+
 void RankGroup::End(const std::string& reason, uint32_t how) noexcept {
   if (left_ || memory_ == nullptr) return;
   left_ = true;
   Slot& own = slot(rank_);
   std::memcpy(own.reason, reason.data(), std::min(reason.size(), sizeof own.reason - 1));
   own.left.store(how);
+  if (mpi_ != nullptr) {
+    MpiLink::Note note = {how, {}};
+    std::memcpy(note.reason, own.reason, sizeof note.reason);
+    mpi_->SendNote(note);
+    return;
+  }
   // Whoever waits for any rank looks about soon; those who wait for this one look now.
   WakeAll(own.arrived);
 }

@@ -1,9 +1,9 @@
-// Processes of one machine (ranks) that gather parts of a buffer through shared memory. No rank adds what another one computed, so bits
-// depend neither on how many there are nor on who is first.
+// Processes (ranks) that gather parts of a buffer: through shared memory on one machine, by MPI on several. No rank adds what another one
+// computed, so bits depend neither on how many there are nor on who is first.
 //
-// A gather has a number, the same on each rank, and two halves of the memory take turns. A rank writes into a half only when all others
-// have come to the gather before, for by then they have read what was there. It spins for a moment while each rank has cores of its own,
-// else it sleeps at once (futex).
+// A gather has a number, the same on each rank, and two halves of the shared memory take turns. A rank writes into a half only when all
+// others have come to the gather before, for by then they have read what was there. It spins for a moment while each rank has cores of its
+// own, else it sleeps at once (futex).
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/errors.h"
+#include "core/mpi_link.h"
 
 namespace llmi {
 
@@ -43,6 +44,10 @@ class RankGroup {
     std::string host;
   };
   Member member(int rank) const;
+  // A group on several machines, of which these are the members: MPI carries what they exchange, and no memory is shared.
+  static std::unique_ptr<RankGroup> OverMpi(const MpiHandles& handles, int rank, std::span<const Member> members, bool spins);
+  // After Leave: waits until the others have left, too. False: MPI cannot be ended, since some have not.
+  bool Settle() noexcept;
   // Called several times a second while this rank waits; its exception ends the wait, and the group.
   void set_on_wait(std::function<void()> on_wait) { on_wait_ = std::move(on_wait); }
 
@@ -86,6 +91,9 @@ class RankGroup {
   int64_t Exchange(void* buffer, std::span<const Block> blocks, bool to_first);
   void GatherPiece(uint8_t* buffer, std::span<const Block> blocks, int64_t begin, int64_t end, bool to_first);
   void WaitFor(int rank, uint32_t number);
+  void GatherByMpi(uint8_t* buffer, std::span<const Block> blocks, int64_t begin, int64_t end, bool to_first);
+  void WaitForMessages();
+  void TakeNotes() const;
   std::string NameOf(int rank) const;
   Error Died(int rank, const std::string& how) const;
   void End(const std::string& reason, uint32_t how) noexcept;
@@ -102,6 +110,7 @@ class RankGroup {
   int64_t half_bytes_ = 0;
   std::vector<int> watched_;  // by rank: a descriptor of its process, or -1
   std::function<void()> on_wait_;
+  std::unique_ptr<MpiLink> mpi_;  // null: memory is shared
 };
 
 }  // namespace llmi

@@ -82,6 +82,7 @@ def _tokenizer_of(given: str | os.PathLike[str] | Tokenizer | None, files: OpenM
 
 
 _open_engines: weakref.WeakSet[_core.Engine] = weakref.WeakSet()
+_mpi_ranks: list[Ranks] = []
 
 
 _EXIT_S = 5.0  # how long the program's end waits for engines whose hooks do not return
@@ -94,6 +95,8 @@ def _close_all() -> None:
     for engine in list(_open_engines):
         with contextlib.suppress(KeyboardInterrupt):
             engine.close(max(0.0, deadline - time.monotonic()))
+    for ranks in _mpi_ranks:
+        ranks.close()  # MPI's processes leave it together
 
 
 class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
@@ -232,7 +235,8 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
 
     def _start_ranks(self, given: Mapping[str, Any], args: EngineArgs, files: OpenModel, spec: str) -> dict[str, Any]:
         """Starts the other processes that compute the model; returns the core's options for this one."""
-        from llmi.ranks.mpi import MpiRanks, world_of  # noqa: PLC0415 (one process needs none of it)
+        from llmi.ranks.mpi import MpiRanks  # noqa: PLC0415 (one process needs none of it)
+        from llmi.ranks.mpi_world import world_of  # noqa: PLC0415
         from llmi.ranks.nccl import find_nccl  # noqa: PLC0415
         from llmi.ranks.workers import Ranks  # noqa: PLC0415
 
@@ -249,6 +253,8 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
         except BaseException:
             ranks.close()
             raise
+        if world is not None:
+            _mpi_ranks.append(ranks)
         restart = ranks.restart if given["on_worker_failure"] == "restart" and world is None else None
         return {**ranks.options(0, files), **library, "ranks": ranks.group, "restart_ranks": restart}
 
@@ -507,8 +513,7 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
         from llmi.ranks.workers import workers_of  # noqa: PLC0415 (one process needs none of it)
 
         info = self._engine.info()
-        pids = [] if self._ranks is None else self._ranks.pids()
-        return workers_of(info, self.model_info.weight_bytes, info["num_pages"] * info["page_bytes"], pids)
+        return workers_of(info, self.model_info.weight_bytes, info["num_pages"] * info["page_bytes"], self._ranks)
 
     def reset_prefix_cache(self) -> None:
         """Forgets the cached beginnings that no running request or sequence uses."""

@@ -13,7 +13,7 @@ import pytest
 
 from llmi import LLM, InvalidParamsError, UnsupportedCombinationError
 from llmi.errors import MissingExtraError
-from llmi.ranks import mpi
+from llmi.ranks import mpi_world as mpi
 from llmi.testing import tiny_model
 
 MPIRUN = shutil.which("mpirun", path=str(Path(sys.prefix) / "bin")) or shutil.which("mpirun")
@@ -68,7 +68,10 @@ def test_a_rank_that_dies_is_named(model: Path) -> None:
     ("arguments", "want"),
     [
         ("3", "tensor_parallel_size = 3, and MPI's world has 2 processes"),
-        ("2, block_size=16 * (1 + int(os.environ.get('OMPI_COMM_WORLD_RANK', os.environ.get('PMI_RANK'))))", "arithmetic than rank 0"),
+        (
+            "2, block_size=16 * (1 + int(os.environ.get('OMPI_COMM_WORLD_RANK', os.environ.get('PMI_RANK'))))",
+            "has other arguments; rank 0 is",
+        ),
     ],
 )
 def test_ranks_that_do_not_fit_are_refused(model: Path, arguments: str, want: str) -> None:
@@ -95,6 +98,21 @@ def test_a_missing_library_names_the_extra(model: Path, monkeypatch: pytest.Monk
 def test_two_libraries_are_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mpi.Path, "read_text", lambda path: "/a/libmpi.so.40\n/b/libmpi_abi.so.1\n")
     with pytest.raises(InvalidParamsError, match="one process can have one MPI"):
+        mpi.world_of(2)
+
+
+@pytest.mark.parametrize(
+    ("variables", "maps", "want"),
+    [
+        ({"OMPI_COMM_WORLD_SIZE": "2", "PMI_SIZE": "2"}, "", "ranks are started by one MPI's mpirun"),
+        ({"PMI_SIZE": "2"}, "/a/libmpi.so.40\n", "another MPI's mpirun has started this process"),
+    ],
+)
+def test_two_launchers_are_refused(variables: dict[str, str], maps: str, want: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpi.Path, "read_text", lambda path: maps)
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    with pytest.raises(InvalidParamsError, match=want):
         mpi.world_of(2)
 
 

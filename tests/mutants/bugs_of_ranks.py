@@ -6,6 +6,14 @@ from mutant import Mutant
 
 BUGS = [
     Mutant(
+        "each row of a message is its first",
+        "csrc/core",
+        "GatherByMpi",
+        "next += count;",
+        "next += 0 * count;",
+        "engine/test_mpi_messages.py",
+    ),
+    Mutant(
         "how fast the first heads forget",
         "csrc/model",
         "TakeOwnHeads",

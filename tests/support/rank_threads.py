@@ -52,7 +52,11 @@ class RankThreads(workers.Ranks):
         return [os.getpid()] * self.group.size
 
     def _start(self, rank: int, opening: Mapping[str, Any]) -> None:
-        self.last = group = _core.RankGroup.join(self.group.descriptor, rank)
+        self.serve(_core.RankGroup.join(self.group.descriptor, rank), opening)
+
+    def serve(self, group: Any, opening: Mapping[str, Any]) -> None:
+        """A thread for this rank."""
+        self.last = group
 
         def run() -> None:
             with contextlib.suppress(_core.CoreError):  # rank 0 tells it

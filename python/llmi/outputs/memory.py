@@ -41,8 +41,8 @@ class SequenceBlocks(Record):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Worker:
-    """One process of a model. Bytes of weights and KV cache are those that it holds, and `peak_bytes` the most
-    memory that it has had; then how many query heads, KV heads, rows of what is added to the stream, and tokens are its own."""
+    """One process of a model. Bytes of weights and KV cache are those that it holds, and `peak_bytes` the most memory that it has had,
+    0 on another machine; then how many query heads, KV heads, rows of what is added to the stream, and tokens are its own."""
 
     rank: int
     stage: int

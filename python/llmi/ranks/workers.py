@@ -32,10 +32,20 @@ SHARED = (
 )
 
 
-def rank_identity(files: OpenModel) -> str:
-    """What all ranks must have in common: version, byte order, and the files by size and time."""
+def rank_facts(files: OpenModel) -> dict[str, Any]:
+    """What all ranks must have in common: version, byte order, and the files by name, size and time, of which this has the hash."""
     facts = [[file.name, file.size, Path(file.path).stat().st_mtime_ns] for file in files.files]
-    return hashlib.sha256(json.dumps([llmi.__version__, NUMERICS_VERSION, sys.byteorder, facts]).encode()).hexdigest()
+    return {
+        "version": llmi.__version__,
+        "numerics": NUMERICS_VERSION,
+        "byte order": sys.byteorder,
+        "files": hashlib.sha256(json.dumps(facts).encode()).hexdigest(),
+    }
+
+
+def rank_identity(files: OpenModel) -> str:
+    """`rank_facts` in one text."""
+    return hashlib.sha256(json.dumps(rank_facts(files)).encode()).hexdigest()
 
 
 def peak_bytes(pid: int) -> int:
@@ -90,6 +100,10 @@ class Ranks:
         with self._lock:
             return [os.getpid(), *(process.pid for process in self._processes)]
 
+    def peaks(self) -> list[int]:
+        """The most memory that each of them has had."""
+        return [peak_bytes(pid) for pid in self.pids()]
+
     def _start_all(self) -> None:
         for rank, opening in enumerate(self._openings, 1):
             self._start(rank, opening)
@@ -131,9 +145,9 @@ class Ranks:
             process.wait()
 
 
-def workers_of(info: _core._EngineInfo, weight_bytes: int, kv_bytes: int, pids: Sequence[int]) -> list[Worker]:
-    """All ranks of an engine; one that computes alone is one. pids: of those that run now."""
-    if not info["ranks"]:
+def workers_of(info: _core._EngineInfo, weight_bytes: int, kv_bytes: int, ranks: Ranks | None) -> list[Worker]:
+    """All ranks of an engine; one that computes alone is one."""
+    if ranks is None or not info["ranks"]:
         pid = os.getpid()
         return [Worker(0, 0, os.uname().nodename, pid, weight_bytes, kv_bytes, peak_bytes(pid), 0, 0, 0, 0)]
     return [
@@ -144,11 +158,11 @@ def workers_of(info: _core._EngineInfo, weight_bytes: int, kv_bytes: int, pids: 
             pid=pid,
             weight_bytes=facts["weight_bytes"],
             kv_bytes=facts["kv_bytes"],
-            peak_bytes=peak_bytes(pid),
+            peak_bytes=peak,
             query_heads=facts["query_heads"],
             kv_heads=facts["kv_heads"],
             hidden_rows=facts["hidden"],
             vocabulary=facts["vocabulary"],
         )
-        for rank, (facts, pid) in enumerate(zip(info["ranks"], pids, strict=False))
+        for rank, (facts, pid, peak) in enumerate(zip(info["ranks"], ranks.pids(), ranks.peaks(), strict=False))
     ]
