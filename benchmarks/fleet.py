@@ -1,4 +1,4 @@
-"""Many simulated engines: `python benchmarks/fleet.py [--replicas 1250] [--minutes 10] [--rate 1] [--policy llmi] [--output FILE]`.
+"""Many simulated engines: `python benchmarks/fleet.py [--replicas 1250] [--minutes 10] [--rate 1] [--policy orca] [--output FILE]`.
 
 The Azure slice of benchmarks/traces, one after another and so much faster that each replica gets `rate` requests a second, on the engines of
 benchmarks/policies.py. Says how long the simulation took, and the most memory that its process had.
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=1250)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--rate", type=float, default=1, help="requests a second of each replica")
-    parser.add_argument("--policy", default="llmi")
+    parser.add_argument("--policy", default="orca", help="one that shares no beginnings: those take memory for each engine")
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
     lines = load("azure_2023_conversation", 1)

@@ -1,20 +1,25 @@
 """What `llmi.simulate` forecasts beside what the engine takes: three traces, four policies, on this machine, which should be quiet.
 
-    python benchmarks/forecast.py [--model M] [--requests 60] [--load 0.7] [--rounds 1] [--threads N] [--output FILE]
+    python benchmarks/forecast.py [--model M] [--requests 60] [--load 0.7] [--rounds 1] [--threads N] [--within] [--output FILE]
 
 Costs are measured once, then each trace runs on the engine (requests sent at their times, outputs read as they grow) and in the simulator.
 Errors are of times to the first token, per token and to the end, at p50 and p90. The best policy of a trace is the one with the least p90 of
 a time, or the most requests a second that keep the bounds. Each line says how many cores other programs took; of several rounds that counts
 in which they took least.
+
+--within: costs are the mean times of the run's own steps, by their rows, so that what other programs took counts on both sides. What is
+forecast is then the schedule alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import random
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -88,16 +93,36 @@ def forecast_of(lines: list[dict[str, Any]], given: argparse.Namespace, policy: 
     return {"ttft": first, "e2el": end, "tpot": (end - first) / (requests["output_tokens"] - 1)}
 
 
-def seen_of(lines: list[dict[str, Any]], given: argparse.Namespace, policy: str) -> tuple[dict[str, np.ndarray[Any, Any]], float]:
-    """The same on the engine, and the cores of others."""
+def costs_of(path: Path) -> llmi.Costs:
+    """The mean seconds of recorded steps, by the powers of two of their rows."""
+    groups: dict[int, list[tuple[int, float]]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        step = json.loads(line)
+        if "step" in step and step["rows"] > 0:
+            groups.setdefault(step["rows"].bit_length(), []).append((step["rows"], step["seconds"]))
+    points, last = [], 0.0
+    for _, group in sorted(groups.items()):
+        rows, seconds = np.mean(group, axis=0)
+        last = max(last, float(seconds))
+        points.append((max(1, round(rows)), last))
+    return llmi.Costs(tuple(points))
+
+
+def seen_of(
+    lines: list[dict[str, Any]], given: argparse.Namespace, policy: str
+) -> tuple[dict[str, np.ndarray[Any, Any]], float, llmi.Costs | None]:
+    """The same on the engine, the cores of others, and the costs of its own steps."""
     rounds = []
     options = {"kv_cache_memory_bytes": MEMORY, "num_threads": given.threads}
     for _ in range(given.rounds):
         with LLM(given.model, scheduling_policy=policy, **options) as llm:
             llm.cost_curve()  # before the clock runs
-            with Others() as others:
-                values = asyncio.run(measure(llm, traced_requests(lines, 0), llm.model_info.vocab_size))
-        rounds.append((values, others.cores))
+            with tempfile.TemporaryDirectory() as folder, Others() as others:
+                steps = Path(folder) / "steps.jsonl"
+                with llm.record_steps(steps) if given.within else contextlib.nullcontext():
+                    values = asyncio.run(measure(llm, traced_requests(lines, 0), llm.model_info.vocab_size))
+                costs = costs_of(steps) if given.within else None
+        rounds.append((values, others.cores, costs))
     return min(rounds, key=lambda one: one[1])
 
 
@@ -113,6 +138,7 @@ def main() -> None:
     parser.add_argument("--load", type=float, default=0.7)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--within", action="store_true", help="costs are those of each run's own steps")
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
     with LLM(given.model, kv_cache_memory_bytes=MEMORY, num_threads=given.threads) as llm:
@@ -127,7 +153,8 @@ def main() -> None:
         simulated: dict[str, dict[str, float]] = {}
         bounds = {"ttft": 2 * costs.seconds(max(line["input_length"] for line in lines)), "tpot": 3 * costs.seconds(1)}
         for policy in POLICIES:
-            forecast, (measured, others) = forecast_of(lines, given, policy, costs), seen_of(lines, given, policy)
+            measured, others, own = seen_of(lines, given, policy)
+            forecast = forecast_of(lines, given, policy, own or costs)
             cells = [f"{name}, {policy}", f"{others:.1f}"]
             seen[policy], simulated[policy] = {"goodput": kept(measured, bounds)}, {"goodput": kept(forecast, bounds)}
             for kind in MEASURES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 import random
@@ -20,6 +21,7 @@ from llmi.ranks.forecast import gathers, shares, spec_fields
 from llmi.replicas.placing import Beginnings, choose
 from llmi.simulation.fleet import Pool
 
+ROOT = Path(__file__).resolve().parents[2]
 COSTS = Costs.formula(0.01, 0.001, 1e-6)
 MEMORY = {"kv_cache_memory_bytes": 1 << 22}
 
@@ -257,6 +259,25 @@ def test_a_policy_that_raises_is_named_with_its_request(tiny_path: Callable[...,
     trace = [one(length, 3) for length in (5, 6, 7)]
     with pytest.raises(HookError, match=r"mine.py: key raised ZeroDivisionError for request 2: division by zero"):
         llmi.simulate(trace, model=tiny_path(), policy=file, costs=COSTS, replicas=1, max_num_seqs=1, **MEMORY)
+
+
+def test_published_costs(tiny_path: Callable[..., Path]) -> None:
+    """They are those that `benchmarks/published.py` fits, and miss the table's numbers little."""
+    with (ROOT / "benchmarks/published/llama2_70b.csv").open() as file:
+        rows = [{name: value if name == "gpu" else float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    missed = []
+    for row in rows:
+        costs = Costs.of(f"llama2-70b-{row['gpu']}-tp{row['gpus']:.0f}")
+        if row["gpus"] == 2 and row["sequences"] == 64:
+            continue
+        tokens = row["sequences"] * (row["prompt_tokens"] + row["output_tokens"] // 2)
+        missed.append(abs(costs.seconds(int(row["sequences"]), int(tokens)) / row["token_s"] - 1))
+        prompt = int(row["prompt_tokens"] * row["sequences"])
+        if row["output_tokens"] == 128:
+            missed.append(abs(costs.seconds(prompt, prompt) / row["prompt_s"] - 1))
+    assert len(missed) > 180 and np.median(missed) < 0.02 and np.percentile(missed, 95) < 0.12
+    result = llmi.simulate([one(500, 20)], model=tiny_path(), costs="llama2-70b-h100-tp8", **MEMORY)
+    assert 0.5 < result.summary["duration_s"] < 0.8
 
 
 def test_measured_costs_and_the_command(tiny_path: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

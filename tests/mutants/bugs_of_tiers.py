@@ -87,6 +87,25 @@ BUGS = [
         "engine/test_simulated_policies.py",
     ),
     Mutant(
+        "drafts take no rows",
+        "csrc/engine",
+        "Step",
+        "const int64_t num_rows = piece.num_rows() + drafted;",
+        "const int64_t num_rows = piece.num_rows();",
+        _SIMULATED,
+    ),
+    Mutant(
+        "gathers cost nothing",
+        "python/llmi/simulation",
+        "exchange_s",
+        "return link.exchange_s(num_ranks, count + CALLS, num_bytes)",
+        "return 0.0",
+        _SIMULATED,
+    ),
+    Mutant(
+        "hash ids share less than they say", "python/llmi/loadtest", "_check_shared", "first[:2] != (before, size)", "False", _SIMULATED
+    ),
+    Mutant(
         "a recording leaves out the tokens that drafts brought",
         "csrc/engine",
         "OnCommit",

@@ -22,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy", default="llmi", help="a scheduling policy, a published system (docs/simulator.md), or a .py file of yours"
     )
-    parser.add_argument("--costs", metavar="FILE", help="what steps take, from `llmi bench --costs` (default: measured here)", **unset)
+    parser.add_argument("--costs", metavar="FILE", help="from `llmi bench --costs`, or a shipped name (default: measured here)", **unset)
     parser.add_argument("--replicas", type=int, default=1, help="engines")
     parser.add_argument("--prefill-replicas", type=int, default=0, help="of them, those that compute prompts for the others")
     parser.add_argument("--tensor-parallel-size", type=int, default=1, help="ranks of each engine; the costs have their rank_link")

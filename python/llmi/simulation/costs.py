@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from llmi.base.kinds import Real, Whole, parse
 from llmi.errors import InvalidParamsError
@@ -108,14 +109,18 @@ class Costs:
         try:
             found = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise _bad(f"{os.fspath(path)} cannot be read: {error}") from None
+            raise _bad(f"{os.fspath(path)} cannot be read ({error}), and it is none of {', '.join(_published())}") from None
         return cls.of(found)
 
     @classmethod
     def of(cls, given: object) -> Costs:
-        """Costs, a path, or a mapping as a file holds it."""
+        """Costs, the name of shipped ones (docs/simulator.md), a path, or a mapping as a file holds it."""
         if isinstance(given, Costs):
             return given
+        if isinstance(given, str) and given in (published := _published()):
+            return cls(
+                tuple((rows, seconds) for rows, seconds in published[given]["points"]), published[given]["kv_s"], published[given]["note"]
+            )
         if isinstance(given, str | os.PathLike):
             return cls.load(given)
         if not isinstance(given, Mapping):
@@ -144,6 +149,11 @@ class Costs:
 
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Costs) if field.name not in ("points", "note"))
+
+
+def _published() -> dict[str, dict[str, Any]]:
+    """Fits of published tables by name; benchmarks/published.py wrote them."""
+    return dict(json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8")))
 
 
 def _bad(why: str) -> InvalidParamsError:
