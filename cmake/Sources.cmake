@@ -41,7 +41,8 @@ set(LLMI_CORE_SOURCES
   engine/contrast/cosine_index.cc
   engine/drafting/draft_choice.cc engine/drafting/draft_walk.cc engine/drafting/drafting.cc engine/drafting/eagle_runner.cc engine/drafting/head_tree.cc engine/drafting/head_worth.cc engine/drafting/hidden_keeper.cc engine/drafting/history.cc engine/drafting/medusa_runner.cc engine/drafting/node_lengths.cc engine/drafting/walk.cc
   engine/rows/combined_rows.cc engine/rows/contrast_rows.cc engine/rows/device_draws.cc engine/rows/judge.cc engine/rows/plan.cc engine/rows/prepared_rows.cc engine/rows/row_heads.cc
-  engine/rows/row_processor.cc engine/rows/user_processors.cc)
+  engine/rows/row_processor.cc engine/rows/user_processors.cc
+  model/row_products.cc)
 
 set(LLMI_CUDA_SOURCES
   kernels/cuda/cuda_device.cu kernels/cuda/matrix_products.cu kernels/cuda/stream_nibbles.cu kernels/cuda/stream_bytes.cu

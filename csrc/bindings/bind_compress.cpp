@@ -13,6 +13,7 @@
 #include "core/fp_env.h"
 #include "model/error_feedback.h"
 #include "model/input_sums.h"
+#include "model/row_products.h"
 #include "model/scale_search.h"
 
 namespace py = pybind11;
@@ -22,7 +23,7 @@ namespace {
 
 using FloatMatrix = py::array_t<float, py::array::c_style>;
 
-// (readers, counts, squares [matrix, column] flat, offset of the products in the file or -1) of each input.
+// (readers, counts, squares [matrix, column] flat, offset of the products in the file or -1, kept rows flat) of each input.
 py::list Inputs(EngineHandle& handle) {
   std::unique_ptr<InputSums> sums;
   {
@@ -32,7 +33,7 @@ py::list Inputs(EngineHandle& handle) {
   py::list inputs;
   for (const InputSums::Input& input : sums->inputs()) {
     inputs.append(py::make_tuple(input.readers, CopyArray(input.counts), CopyArray(input.squares),
-                                 input.products != nullptr ? input.products->offset() : int64_t{-1}));
+                                 input.products != nullptr ? input.products->offset() : int64_t{-1}, CopyArray(input.kept)));
   }
   return inputs;
 }
@@ -80,6 +81,41 @@ py::array Feed(const FloatMatrix& values, FloatMatrix& targets, const FloatMatri
   return codes;
 }
 
+void FeedZeros(const FloatMatrix& values, FloatMatrix& targets, const FloatMatrix& upper, int64_t begin,
+               const py::array_t<bool, py::array::c_style>& kept) {
+  const bool is_matrix = values.ndim() == 2 && targets.ndim() == 2 && upper.ndim() == 2 && kept.ndim() == 2;
+  CheckArgument(is_matrix && std::equal(values.shape(), values.shape() + 2, targets.shape()) && upper.shape(0) == values.shape(1) &&
+                    upper.shape(1) == values.shape(1) && kept.shape(0) == values.shape(0),
+                "values and targets are [rows, columns], upper [columns, columns], kept [rows, count]");
+  CheckArgument(0 <= begin && 0 < kept.shape(1) && kept.shape(1) <= values.shape(1) - begin, "columns that are not there");
+  const PruneArgs args = {.num_rows = values.shape(0),
+                          .num_cols = values.shape(1),
+                          .values = values.data(),
+                          .targets = targets.mutable_data(),
+                          .upper = upper.data(),
+                          .begin = begin,
+                          .count = kept.shape(1),
+                          .kept = kept.data()};
+  const GilReleased release;
+  const FloatEnvironmentGuard guard;
+  FeedPruned(args);
+}
+
+void AddProducts(const FloatMatrix& first, const FloatMatrix& second, py::array_t<double, py::array::c_style>& sums) {
+  const bool is_matrix = first.ndim() == 2 && second.ndim() == 2 && sums.ndim() == 2;
+  CheckArgument(is_matrix && first.shape(0) == second.shape(0) && sums.shape(0) == first.shape(1) && sums.shape(1) == second.shape(1),
+                "first and second are [rows, columns] of equal rows, sums [columns of first, columns of second]");
+  const RowProductsArgs args = {.num_rows = first.shape(0),
+                                .num_first = first.shape(1),
+                                .num_second = second.shape(1),
+                                .first = first.data(),
+                                .second = second.data(),
+                                .sums = sums.mutable_data()};
+  const GilReleased release;
+  const FloatEnvironmentGuard guard;
+  AddRowProducts(args);
+}
+
 py::tuple Scales(const FloatMatrix& values, const FloatMatrix& weights, int32_t least, int32_t most, const std::vector<float>& levels,
                  bool has_minimum, bool in_halves, bool below_zero) {
   CheckArgument(values.ndim() == 2 && weights.ndim() == 2 && values.shape(1) == weights.shape(1) && weights.shape(0) > 0,
@@ -111,15 +147,22 @@ py::tuple Scales(const FloatMatrix& values, const FloatMatrix& weights, int32_t 
 
 void RegisterCompress(py::module_& module) {
   module.def(
-      "gather_inputs", [](EngineHandle& handle, int file) { handle.engine().GatherInputs(file); }, py::arg("engine"), py::arg("file"),
-      "From now on sums over what the linear layers read are gathered; products go into this file, of a number below 0 nowhere.",
+      "gather_inputs", [](EngineHandle& handle, int file, const std::string& only) { handle.engine().GatherInputs(file, only); },
+      py::arg("engine"), py::arg("file"), py::arg("only") = "",
+      "From now on sums over what the linear layers read are gathered; products go into this file, of a number below 0 nowhere. Of one"
+      " tensor alone the rows are kept as well.",
       py::call_guard<GilReleased>());
-  module.def("gathered_inputs", &Inputs, py::arg("engine"), "Ends it: (readers, counts, squares, offset of the products) of each input.");
+  module.def("gathered_inputs", &Inputs, py::arg("engine"),
+             "Ends it: (readers, counts, squares, offset of the products, kept rows) of each input.");
   module.def("factor_products", &Factor, py::arg("products"), py::arg("order"), py::arg("damping"),
              "(M, D) of the products with damping on the diagonal, in this order: M D M^T, M upper triangular.");
   module.def("feed_errors", &Feed, py::arg("values"), py::arg("targets").noconvert(), py::arg("upper"), py::arg("begin"), py::arg("count"),
              py::arg("scales"), py::arg("lows"), py::arg("least"), py::arg("most"), py::arg("levels"),
              "Codes of columns [begin, begin + count); their errors are added to the targets of the columns behind.");
+  module.def("feed_pruned", &FeedZeros, py::arg("values"), py::arg("targets").noconvert(), py::arg("upper"), py::arg("begin"),
+             py::arg("kept"), "Targets from column begin on become 0 where kept is false; those of the columns behind make up for it.");
+  module.def("add_row_products", &AddProducts, py::arg("first"), py::arg("second"), py::arg("sums").noconvert(),
+             "Adds first^T second, in one order on every machine.");
   module.def("search_scales", &Scales, py::arg("values"), py::arg("weights"), py::arg("least"), py::arg("most"), py::arg("levels"),
              py::arg("has_minimum"), py::arg("in_halves"), py::arg("below_zero"), "(scales, minima) of blocks of 16 or 32 values.");
 }

@@ -109,10 +109,10 @@ ExpertCounts Engine::ExpertUses() {
   return counts;
 }
 
-void Engine::GatherInputs(int file) {
+void Engine::GatherInputs(int file, const std::string& only) {
   CheckArgument(context_.device == nullptr && decoder_->ranks() == nullptr, "inputs are gathered on the CPU, in one process");
   commands_.Execute([&] {
-    inputs_ = std::make_unique<InputSums>(decoder_->Slots(), file);
+    inputs_ = std::make_unique<InputSums>(decoder_->Slots(), file, only);
     context_.tap = inputs_.get();
   });
 }

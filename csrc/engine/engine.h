@@ -83,9 +83,9 @@ class Engine {
   CostCurve Costs();
   // Which experts the rows of all forwards used. Throws like CommandQueue::Execute.
   ExpertCounts ExpertUses();
-  // Sums over what the linear layers read, of all rows from now on; file: as InputSums takes it. On the CPU alone, of whole weights. Throws
-  // like CommandQueue::Execute.
-  void GatherInputs(int file);
+  // Sums over what the linear layers read, of all rows from now on; file, only: as InputSums takes them. On the CPU alone, of whole
+  // weights. Throws like CommandQueue::Execute.
+  void GatherInputs(int file, const std::string& only);
   // The sums, which end with this. Throws like CommandQueue::Execute, and Error(kInvalidArgument) if nothing was begun.
   std::unique_ptr<InputSums> TakeInputs();
   // Writes the blocks of this beginning to prefix_cache_dir, as far as the prefix cache has them; returns their number of tokens. Throws

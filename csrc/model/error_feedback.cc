@@ -85,8 +85,8 @@ void TakePanel(Triangle& triangle, int64_t begin, const double* undivided, const
   }
 }
 
-// targets[behind the block] += errors x upper, by the block's columns in their order.
-void FeedRow(const FeedbackArgs& args, const float* errors, float* targets) {
+// targets[behind the block] += errors x upper, by the block's columns in their order. args: FeedbackArgs or PruneArgs.
+void FeedRow(const auto& args, const float* errors, float* targets) {
   const float* block = args.upper + args.begin * args.num_cols;
   int64_t column = args.begin + args.count;
   for (; column + kAhead <= args.num_cols; column += kAhead) {
@@ -159,6 +159,22 @@ void FeedErrors(const FeedbackArgs& args) {
       }
       args.codes[row * args.count + k] = static_cast<int16_t>(code);
       const float error = args.values[row * args.num_cols + column] - (scale * level + low);
+      errors[static_cast<size_t>(k)] = error;
+      const float* upper = args.upper + column * args.num_cols + args.begin;
+      for (int64_t j = k + 1; j < args.count; ++j) targets[args.begin + j] += error * upper[j];
+    }
+    FeedRow(args, errors.data(), targets);
+  }
+}
+
+void FeedPruned(const PruneArgs& args) {
+  std::vector<float> errors(static_cast<size_t>(args.count));
+  for (int64_t row = 0; row < args.num_rows; ++row) {
+    float* targets = args.targets + row * args.num_cols;
+    for (int64_t k = 0; k < args.count; ++k) {
+      const int64_t column = args.begin + k;
+      if (!args.kept[row * args.count + k]) targets[column] = 0.0f;
+      const float error = args.values[row * args.num_cols + column] - targets[column];
       errors[static_cast<size_t>(k)] = error;
       const float* upper = args.upper + column * args.num_cols + args.begin;
       for (int64_t j = k + 1; j < args.count; ++j) targets[args.begin + j] += error * upper[j];

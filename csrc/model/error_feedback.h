@@ -37,4 +37,18 @@ struct FeedbackArgs {
 // Adds the errors of these columns to the targets of those behind.
 void FeedErrors(const FeedbackArgs& args);
 
+// Columns [begin, begin + count) of `targets` become 0 where `kept` is false, and stay what they are where it is true (SparseGPT: Frantar
+// and Alistarh, 2023); what that changes of `values` is made up for by the targets of the columns behind.
+struct PruneArgs {
+  int64_t num_rows;
+  int64_t num_cols;
+  const float* values;  // as FeedbackArgs has them
+  float* targets;
+  const float* upper;
+  int64_t begin;
+  int64_t count;
+  const bool* kept;  // [num_rows, count]
+};
+void FeedPruned(const PruneArgs& args);
+
 }  // namespace llmi

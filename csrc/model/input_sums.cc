@@ -48,11 +48,12 @@ MappedRegion::MappedRegion(int file, int64_t num_bytes) : num_bytes_(static_cast
 
 MappedRegion::~MappedRegion() { munmap(data_, num_bytes_); }
 
-InputSums::InputSums(const std::vector<TensorSlot>& slots, int file) : file_(file) {
+InputSums::InputSums(const std::vector<TensorSlot>& slots, int file, const std::string& only) : file_(file), keeps_rows_(!only.empty()) {
   for (const TensorSlot& slot : slots) {
     if (slot.matrix == nullptr || slot.matrix->num_bytes() == 0 || slot.of_heads || slot.by_columns) continue;
     Matrices matrices = {{}, std::max<int64_t>(1, slot.num_experts)};
     const std::vector<std::string> names = slot.TensorNames();
+    if (keeps_rows_ && std::ranges::find(names, only) == names.end()) continue;
     for (size_t i = 0; i < names.size(); ++i) matrices.readers.emplace_back(names[i], names.size() > 1 ? static_cast<int64_t>(i) : -1);
     matrices_.emplace(slot.matrix->view().data, std::move(matrices));
   }
@@ -88,6 +89,7 @@ void InputSums::Take(const KernelContext& context, const LinearArgs& args, const
     input.counts[0] += args.num_rows;
     AddSquares(context, args.x, args.num_rows, num_cols, input.squares.data());
     if (input.products != nullptr) AddRows(context, args.x, args.num_rows, input);
+    if (keeps_rows_) input.kept.insert(input.kept.end(), args.x, args.x + args.num_rows * num_cols);
     return;
   }
   for (int64_t expert = 0; expert < pairs->num_experts; ++expert) {

@@ -47,10 +47,12 @@ class InputSums : public LinearTap {
     // [num_cols, num_cols], of which the upper triangle is right; null: no products
     std::unique_ptr<MappedRegion> products;
     std::vector<float> rows;  // [less than kRows, num_cols], not in `products` yet
+    std::vector<float> kept;  // all rows, of `only`
   };
 
-  // slots: of the model whose layers are told. file: where products go; negative: none. Experts have squares alone.
-  InputSums(const std::vector<TensorSlot>& slots, int file);
+  // slots: of the model whose layers are told. file: where products go; negative: none. Experts have squares alone. only: a tensor whose
+  // input alone is summed, and its rows are kept; empty: all tensors, and no rows.
+  InputSums(const std::vector<TensorSlot>& slots, int file, const std::string& only);
 
   void Take(const KernelContext& context, const LinearArgs& args, const ExpertPairs* pairs) override;
   // Adds the rows that wait. No row may follow.
@@ -69,6 +71,7 @@ class InputSums : public LinearTap {
   void AddProducts(const KernelContext& context, Input& input);
 
   const int file_;
+  const bool keeps_rows_;
   std::map<const uint8_t*, Matrices> matrices_;  // by where their weights are
   std::map<const uint8_t*, size_t> places_;      // of their inputs, by the first matrix of a layer
   std::vector<Input> inputs_;

@@ -130,7 +130,11 @@ MAKERS: dict[str, Callable[[Path, Path], Any]] = {
     "rotate": lambda model, out: rotate(model, out, seed=3),
     "prune": lambda model, out: prune(model, out, pattern="2:4"),
     "wanda": lambda model, out: prune(model, out, sparsity=0.3, method="wanda", calibration=calibrate(model, tokens=200)),
+    "sparsegpt": lambda model, out: prune(
+        model, out, pattern="4:8", method="sparsegpt", calibration=calibrate(model, tokens=200, gram=True)
+    ),
     "drop_layers": lambda model, out: drop_layers(model, out, layers=[2]),
+    "repair": lambda model, out: drop_layers(model, out, layers=[2, 4], repair=True, calibration=calibrate(model, tokens=200)),
     "pool_heads": lambda model, out: pool_heads(model, out, num_kv_heads=1),
 }
 
@@ -162,6 +166,11 @@ def test_equal_bytes_and_a_receipt(source: Path, tmp_path: Path, made: str, caps
         (lambda a, b: prune(a, b, sparsity=0.5, method="best"), "method must be one of"),
         (lambda a, b: drop_layers(a, b), "one of the two"),
         (lambda a, b: drop_layers(a, b, layers=[1, 1]), "layer 1 twice"),
+        (lambda a, b: drop_layers(a, b, layers=[0, 1], repair=True), "before layer 0"),
+        (lambda a, b: drop_layers(a, b, layers=[1], calibration=calibrate(a, texts=TEXT)), "unless repair"),
+        (lambda a, b: drop_layers(a, b, layers=[1], repair=True, calibration=calibrate(a, texts=TEXT)), "sums of a given one"),
+        (lambda a, b: prune(a, b, sparsity=0.5, method="sparsegpt", calibration=calibrate(a, texts=TEXT)), "needs products"),
+        (lambda a, b: prune(a, b, sparsity=0.5, calibration=calibrate(a, texts=TEXT)), "reads no calibration"),
         (lambda a, b: drop_layers(a, b, layers=[5]), "no layer 5"),
         (lambda a, b: drop_layers(a, b, layers=range(5)), "all 5 layers cannot go"),
         (lambda a, b: drop_layers(a, b, count=3), "at most 2 can go"),
@@ -190,6 +199,7 @@ def test_graphs_that_a_method_does_not_know(tmp_path: Path, converted: Callable[
         ("phi3", lambda a, b: pool_heads(a, b, num_kv_heads=1), "in tensors of their own"),
         ("olmo2", lambda a, b: pool_heads(a, b, num_kv_heads=1), "norms over all heads"),
         ("gemma2", lambda a, b: drop_layers(a, b, layers=[0]), "depends on their number"),
+        ("gemma2", lambda a, b: drop_layers(a, b, layers=[1], repair=True), "does more to what its down projection makes"),
     ):
         with pytest.raises(UnsupportedModelError, match=says):
             method(converted(family), tmp_path / "a.gguf")

@@ -252,6 +252,22 @@ BUGS = [
         "compress/test_structure_of_files.py",
     ),
     Mutant(
+        "a zero is made up for by what was before it",
+        "csrc/model",
+        "FeedPruned",
+        "args.values[row * args.num_cols + column] - targets[column]",
+        "targets[column] - args.values[row * args.num_cols + column]",
+        "compress/test_error_feedback_pruning.py",
+    ),
+    Mutant(
+        "repair adds what the layers took away",
+        "python/llmi/compress/repair.py",
+        "_rows",
+        "rows[behind] - rows[first]",
+        "rows[first] - rows[behind]",
+        "compress/test_error_feedback_pruning.py",
+    ),
+    Mutant(
         "a rotation forgets the last norm",
         "python/llmi/compress/rotation.py",
         "rotated_values",

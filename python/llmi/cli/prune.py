@@ -16,8 +16,11 @@ def add_prune_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--pattern", metavar="N:M", default=None, help="N of each M columns stay, such as 2:4")
     what.add_argument("--layers", metavar="A,B", default=None, help="these layers go, counted from 0")
     what.add_argument("--count", type=int, metavar="N", default=None, help="N layers in a row go, whose input and output are most alike")
-    parser.add_argument("--method", default="magnitude", metavar="METHOD", help="of --sparsity and --pattern: magnitude or wanda")
-    parser.add_argument("--calibration", metavar="FILE", default=None, help="of llmi calibrate, which wanda needs")
+    parser.add_argument("--method", default="magnitude", metavar="METHOD", help="of --sparsity, --pattern: magnitude, wanda, sparsegpt")
+    parser.add_argument("--calibration", metavar="FILE", default=None, help="of llmi calibrate: wanda, and with --gram sparsegpt")
+    parser.add_argument(
+        "--repair", action="store_true", help="of --layers and --count: the down projection before the layers stands in for them"
+    )
 
 
 def add_pool_options(parser: argparse.ArgumentParser) -> None:
@@ -37,18 +40,31 @@ def run_prune(arguments: argparse.Namespace) -> int:
     from llmi.compress.pruning import prune
 
     if arguments.layers is None and arguments.count is None:
+        if arguments.repair:
+            raise InvalidParamsError("--repair is of --layers and --count", "repair")
         given = {name: getattr(arguments, name) for name in ("sparsity", "pattern", "method", "calibration")}
         show(str(prune(arguments.model, arguments.out, **given)))
         return 0
-    if arguments.method != "magnitude" or arguments.calibration is not None:
-        raise InvalidParamsError("--method and --calibration are of --sparsity and --pattern: whole layers go without them", "method")
+    if arguments.method != "magnitude":
+        raise InvalidParamsError("--method is of --sparsity and --pattern", "method")
     layers = None
     if arguments.layers is not None:
         try:
             layers = [int(number) for number in arguments.layers.split(",")]
         except ValueError:
             raise InvalidParamsError(f"--layers must be numbers such as 3,4, not {arguments.layers!r}", "layers") from None
-    show(str(drop_layers(arguments.model, arguments.out, layers=layers, count=arguments.count)))
+    show(
+        str(
+            drop_layers(
+                arguments.model,
+                arguments.out,
+                layers=layers,
+                count=arguments.count,
+                repair=arguments.repair,
+                calibration=arguments.calibration,
+            )
+        )
+    )
     return 0
 
 

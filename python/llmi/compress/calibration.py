@@ -239,8 +239,7 @@ def calibrate(
     given = None if texts is None else given_texts(texts)[0]
     with LLM(model, enable_prefix_caching=False, **engine_args) as llm:  # type: ignore[arg-type]
         ids = own_text(llm, seed, tokens) if given is None else [_ids_of(llm, text) for text in given]
-        _check_apart(llm, ids)
-        windows = list(_windows(llm, ids, tokens))
+        windows = _windows_apart(llm, ids, tokens)
         made = {
             "model": llm._files.digest()(),
             "text": "own" if given is None else hashlib.sha256(json.dumps(ids).encode()).hexdigest(),
@@ -251,6 +250,16 @@ def calibrate(
             "gram": gram,
         }
         return _gathered(llm, windows, gram, made)
+
+
+def own_windows(llm: LLM, tokens: int, seed: int) -> list[list[int]]:
+    """What `calibrate` reads without a given text."""
+    return _windows_apart(llm, own_text(llm, seed, tokens), tokens)
+
+
+def _windows_apart(llm: LLM, texts: list[list[int]], tokens: int) -> list[list[int]]:
+    _check_apart(llm, texts)
+    return list(_windows(llm, texts, tokens))
 
 
 def _ids_of(llm: LLM, text: str | list[int]) -> list[int]:
@@ -300,7 +309,7 @@ def _gathered(llm: LLM, windows: list[list[int]], gram: bool, made: dict[str, An
             bar.update(1)
     sums: dict[str, tuple[F32, F32]] = {}
     products: dict[str, _Products] = {}
-    for readers, counts, squares, offset in call_core(_core.gathered_inputs, llm._engine):
+    for readers, counts, squares, offset, _ in call_core(_core.gathered_inputs, llm._engine):
         if not np.isfinite(squares).all():
             raise ModelFileError(f"{llm._files.path}: what {readers[0][0]} reads holds NaN or infinity", str(llm._files.path))
         rows = squares.reshape(len(counts), -1).astype(np.float32), counts.astype(np.float32)

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from llmi import _core
 from llmi.compress.blocks import Scales, row_sum
@@ -46,6 +46,15 @@ class Factor:
     pivots: F32
 
 
+class Ordering(Protocol):
+    """Blocks of `columns`, in parts, which stay together."""
+
+    @property
+    def columns(self) -> int: ...
+    @property
+    def part(self) -> int: ...
+
+
 class Factors:
     """Factors of a calibration, each made once for tensors that read the same."""
 
@@ -54,9 +63,10 @@ class Factors:
         self._lock = threading.Lock()
         self._made: dict[tuple[str, int, int], Future[Factor]] = {}
 
-    def of(self, grid: Grid, name: str) -> Factor:
-        """Raises InvalidParamsError: the calibration has no products of it, or they are not positive definite."""
-        key = self._calibration.shares_gram(name) or name, grid.columns, grid.part
+    def of(self, grid: Ordering | None, name: str) -> Factor:
+        """Without a grid in the file's order. Raises InvalidParamsError: the calibration has no products of it, or they are not positive
+        definite."""
+        key = self._calibration.shares_gram(name) or name, *((0, 0) if grid is None else (grid.columns, grid.part))
         with self._lock:
             found = self._made.get(key)
             mine = None if found is not None else Future[Factor]()
@@ -72,9 +82,9 @@ class Factors:
         return mine.result()
 
 
-def _factor(gram: F32, name: str, grid: Grid) -> Factor:
+def _factor(gram: F32, name: str, grid: Ordering | None) -> Factor:
     squares = np.diag(gram).astype(np.float64)
-    order = order_of(squares, grid)
+    order = np.arange(len(squares)) if grid is None else order_of(squares, grid)
     damping = DAMPING * math.fsum(squares.tolist()) / len(squares)
     if damping == 0:
         raise InvalidParamsError(f"calibration: all that {name} read is 0", "calibration")
@@ -85,7 +95,7 @@ def _factor(gram: F32, name: str, grid: Grid) -> Factor:
     return Factor(order, upper, (pivots / damping).astype(np.float32))
 
 
-def order_of(squares: NDArray[np.float64], grid: Grid) -> I64:
+def order_of(squares: NDArray[np.float64], grid: Ordering) -> I64:
     """The largest first: blocks by their sums, in each block the parts, in each part the columns."""
     parts = squares.reshape(-1, grid.part)
     of_parts = row_sum(parts).reshape(-1, grid.columns // grid.part)

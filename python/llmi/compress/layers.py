@@ -6,14 +6,17 @@ import dataclasses
 import os
 import re
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from llmi.base.kinds import Listed, Whole, parse
+from llmi.base.kinds import Flag, Listed, Whole, parse
 from llmi.compress.calibration import Calibration
 from llmi.compress.gguf_file import number_entry, sliced_entry
+from llmi.compress.least_squares import over_columns
 from llmi.compress.made_files import Report, Source
 from llmi.compress.own_text import own_text
-from llmi.compress.rewriting import Edit, rewrite
+from llmi.compress.repair import check_repairable, repaired
+from llmi.compress.rewriting import Edit, float_tensor, rewrite
 from llmi.errors import InvalidParamsError
 from llmi.families import ModelSpec
 from llmi.families.spec import LayerSpec, TensorBinding
@@ -22,8 +25,6 @@ from llmi.llm import LLM
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    F64 = NDArray[np.float64]
 else:
     from llmi.base.lazy_numpy import np
 
@@ -39,6 +40,8 @@ def drop_layers(
     *,
     layers: Iterable[int] | None = None,
     count: int | None = None,
+    repair: bool = False,
+    calibration: Calibration | str | os.PathLike[str] | None = None,
 ) -> Report:
     """Writes a model without some of its layers; the others stay byte for byte.
 
@@ -53,6 +56,11 @@ def drop_layers(
     count : int, optional
         So many layers in a row go: those whose input and output are most alike, by the mean cosine of the rows of 4,096 tokens that the
         model writes itself. The first two and the last layer stay.
+    repair : bool
+        The down projection before layers that go stands in for them: it becomes the one that, on 20,000 tokens of the model's own text,
+        comes nearest to what it and they add to the stream (least squares). No tensor is new.
+    calibration : Calibration or path, optional
+        Of `calibrate` on the model's own text; repair writes that text again, instead of 20,000 tokens of seed 0.
 
     Returns
     -------
@@ -62,7 +70,8 @@ def drop_layers(
     Raises
     ------
     InvalidParamsError
-        Both or neither of layers and count, a layer twice or one that is not there, all layers, an `out` that exists or cannot be written.
+        Both or neither of layers and count, a layer twice or one that is not there, all layers, a calibration without repair or on a given
+        text, layer 0 to repair, an `out` that exists or cannot be written.
     ModelFileError
         No GGUF file of one part; UnsupportedModelError: what a layer does depends on its number, as in Gemma 3.
 
@@ -71,7 +80,10 @@ def drop_layers(
     >>> from llmi.compress import drop_layers
     >>> print(drop_layers("model.gguf", "short.gguf", count=2))  # doctest: +SKIP
     """
-    return rewrite(model, out, DropLayers.of({"layers": None if layers is None else list(layers), "count": count}))
+    method = DropLayers.of({"layers": None if layers is None else list(layers), "count": count, "repair": repair})
+    if calibration is not None and not method.repair:
+        raise InvalidParamsError("calibration: layers go without one, unless repair=True", "calibration")
+    return rewrite(model, out, method, calibration)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,21 +92,23 @@ class DropLayers:
 
     layers: list[int] | None
     count: int | None
+    repair: bool
     made: ClassVar[str] = "drop_layers"
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> DropLayers:
         """From a caller or a receipt. Raises InvalidParamsError."""
         layers, count = settings["layers"], settings["count"]
+        repair = parse(Flag(), "repair", settings.get("repair", False))
         if (layers is None) == (count is None):
             raise InvalidParamsError("give layers or count, one of the two", "layers")
         if layers is None:
-            return cls(None, parse(_COUNT, "count", count))
+            return cls(None, parse(_COUNT, "count", count), repair)
         named = parse(Listed(_LAYER, "a list of layers, counted from 0", 1 << 16, min_len=1), "layers", layers)
         twice = next((layer for layer in named if named.count(layer) > 1), None)
         if twice is not None:
             raise InvalidParamsError(f"layers names layer {twice} twice", "layers")
-        return cls(sorted(named), None)
+        return cls(sorted(named), None, repair)
 
     def settings(self) -> dict[str, object]:
         """For the receipt."""
@@ -102,16 +116,17 @@ class DropLayers:
 
     def edit(self, source: Source, calibration: Calibration | None) -> Edit:
         """The layers that stay, with new numbers."""
-        del calibration
         total = len(source.spec.layers)
         gone = self._chosen(source) if self.layers is None else self.layers
         if gone[-1] >= total:
             raise InvalidParamsError(f"layers: there is no layer {gone[-1]}: the model has {total}, counted from 0", "layers")
         if len(gone) == total:
             raise InvalidParamsError(f"layers: all {total} layers cannot go", "layers")
+        new = self._repaired(source, gone, calibration)
         kept = [layer for layer in range(total) if layer not in gone]
         numbers = {old: new for new, old in enumerate(kept)}
         tensors = []
+        remarks = {"layers": f"{', '.join(map(str, gone))} of {total} left out"}
         for tensor in source.gguf.tensors:
             found = re.fullmatch(r"blk\.(\d+)\.(.*)", tensor.name)
             if found is None:
@@ -119,13 +134,24 @@ class DropLayers:
             elif int(found[1]) >= total:
                 raise source.refuse("drop_layers", f"with layers that llmi does not run ({tensor.name})")
             elif int(found[1]) in numbers:
-                tensors.append(source.copied(tensor.name, f"blk.{numbers[int(found[1])]}.{found[2]}"))
+                name = f"blk.{numbers[int(found[1])]}.{found[2]}"
+                if tensor.name in new:
+                    remarks[name] = "stands in for the layers that were behind it"
+                    tensors.append(float_tensor(name, tensor.shape, tensor.type, partial(np.asarray, new[tensor.name])))
+                else:
+                    tensors.append(source.copied(tensor.name, name))
         architecture = source.gguf.text_of("general.architecture")
         entries = {f"{architecture}.block_count": number_entry(len(kept))}
         for name, entry in source.gguf.entries.items():
             if name.startswith(f"{architecture}.") and (cut := sliced_entry(entry, total, kept)) is not None:
                 entries[name] = cut
-        return Edit(tensors, entries, _with_layers(source.spec, kept), {"layers": f"{', '.join(map(str, gone))} of {total} left out"})
+        return Edit(tensors, entries, _with_layers(source.spec, kept), remarks)
+
+    def _repaired(self, source: Source, gone: list[int], calibration: Calibration | None) -> dict[str, NDArray[np.float32]]:
+        if not self.repair:
+            return {}
+        check_repairable(source, gone)
+        return repaired(source, gone, calibration)
 
     def _chosen(self, source: Source) -> list[int]:
         """The run whose input and output are most alike, the first at a tie."""
@@ -151,18 +177,8 @@ class DropLayers:
 def _alike(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
     """The sum of the cosines of rows."""
     a, b = first.astype(np.float64), second.astype(np.float64)
-    cosines = _over_columns(a * b) / np.sqrt(_over_columns(a * a) * _over_columns(b * b))
+    cosines = over_columns(a * b) / np.sqrt(over_columns(a * a) * over_columns(b * b))
     return float(sum(cosines.tolist()))
-
-
-def _over_columns(values: F64) -> F64:
-    """Sums of rows in one order on every machine: halves are added to halves."""
-    while values.shape[1] > 1:
-        half = (values.shape[1] + 1) // 2
-        folded = values[:, :half].copy()
-        folded[:, : values.shape[1] - half] += values[:, half:]
-        values = folded
-    return values[:, 0]
 
 
 def _with_layers(spec: ModelSpec, kept: list[int]) -> ModelSpec:

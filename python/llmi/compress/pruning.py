@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from llmi.base.kinds import Choice, Real, Text, parse
 from llmi.compress.calibration import Calibration
+from llmi.compress.feedback import Factors
 from llmi.compress.made_files import Report, Source
 from llmi.compress.masks import prune_mask
+from llmi.compress.pruning_feedback import Groups, prune_by_feedback
 from llmi.compress.rewriting import Edit, float_tensor, rewrite
 from llmi.errors import InvalidParamsError
 from llmi.families.spec import LinearSpec, RouterSpec
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 else:
     from llmi.base.lazy_numpy import np
 
-PRUNE_METHODS = ("magnitude", "wanda")
+PRUNE_METHODS = ("magnitude", "wanda", "sparsegpt")
 _SHARE = Real(0.0, 1.0, "a share in [0, 1]")
 
 
@@ -50,10 +52,11 @@ def prune(
         The share that goes, in [0, 1]. Give this or pattern.
     pattern : str, optional
         Such as "2:4": two of each four columns of a row stay.
-    method : {"magnitude", "wanda"}
-        By |w| in the whole matrix, or by |w| times the norm of the column's input in each row.
+    method : {"magnitude", "wanda", "sparsegpt"}
+        By |w| in the whole matrix; by |w| times the norm of the column's input in each row; or the latter with error feedback: the columns
+        behind a zero make up for it, by the products of a calibration.
     calibration : Calibration or path, optional
-        Of `calibrate`, with the norms that "wanda" needs.
+        Of `calibrate`: "wanda" and "sparsegpt" need one, the latter with gram=True.
 
     Returns
     -------
@@ -73,7 +76,7 @@ def prune(
     """
     settings = {"sparsity": sparsity, "pattern": pattern, "method": method}
     pruning = Prune.of(settings)
-    if (calibration is None) == (pruning.method == "wanda"):
+    if (calibration is None) != (pruning.method == "magnitude"):
         wants = "needs a calibration: llmi.compress.calibrate(model)" if calibration is None else "reads no calibration"
         raise InvalidParamsError(f'calibration: method="{pruning.method}" {wants}', "calibration")
     return rewrite(model, out, pruning, calibration)
@@ -110,19 +113,40 @@ class Prune:
         if self.pattern is not None:
             for name in sorted(names):  # what cannot be is said before minutes pass
                 prune_mask(np.zeros((1, source.tensors[name].shape[0])), pattern=self.pattern)
+        remarks: dict[str, str] = {}
+        factors = None
         if calibration is not None:
+            if self.method == "sparsegpt":
+                factors = Factors(calibration)
             for name in sorted(names):
-                _norms(source, calibration, name)
+                self._check(source, calibration, name, remarks)
         tensors = [
-            float_tensor(each.name, each.shape, each.type, partial(self._pruned, source, calibration, each.name))
+            float_tensor(each.name, each.shape, each.type, partial(self._pruned, source, calibration, factors, each.name))
             if each.name in names
             else source.copied(each.name)
             for each in source.gguf.tensors
         ]
-        return Edit(tensors, {}, source.spec)
+        return Edit(tensors, {}, source.spec, remarks)
 
-    def _pruned(self, source: Source, calibration: Calibration | None, name: str) -> F32:
+    def _check(self, source: Source, calibration: Calibration, name: str, remarks: dict[str, str]) -> None:
+        """Raises InvalidParamsError: the calibration has not what the method needs."""
+        columns = _norms(source, calibration, name).shape[-1]
+        if self.method != "sparsegpt":
+            return
+        if len(source.tensors[name].shape) > 2:
+            raise source.refuse("sparsegpt", f"with experts ({name}), of which a calibration has no products")
+        if calibration.shares_gram(name) is None:
+            raise InvalidParamsError(
+                f'calibration: method="sparsegpt" needs products of the columns of {name}: llmi.compress.calibrate(model, gram=True)',
+                "calibration",
+            )
+        if (rows := calibration.num_rows(name)) < columns:
+            remarks[name] = f"the calibration has {rows:,} rows, fewer than its {columns:,} columns: damping fills up what is missing"
+
+    def _pruned(self, source: Source, calibration: Calibration | None, factors: Factors | None, name: str) -> F32:
         values = source.values(name)
+        if factors is not None:
+            return prune_by_feedback(values, factors.of(Groups.of(self.pattern), name), self.sparsity, self.pattern)
         matrices = values.reshape(-1, *values.shape[-2:])  # of experts one each
         norms: list[F32 | None] = [None] * len(matrices)
         if calibration is not None:
