@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import base64
 import importlib
 import inspect
 import io
+import json
+import re
 import shutil
 import sys
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from sphinx.cmd.build import build_main
@@ -93,9 +97,61 @@ def help_of(command: str) -> str:
     return shown.getvalue()
 
 
-def write_sources(folder: Path) -> None:
+def _output(output: dict[str, Any], picture: Path) -> str:
+    """What a cell printed, showed or drew; its picture is written."""
+    data = output.get("data", {})
+    if "image/png" in data:
+        picture.write_bytes(base64.b64decode(data["image/png"]))
+        return f"![]({picture.name})\n"
+    if "text/html" in data:
+        return f"```{{raw}} html\n{''.join(data['text/html'])}\n```\n"
+    return _fenced("".join(output.get("text") or data.get("text/plain", "")))
+
+
+def notebook_page(path: Path, folder: Path) -> str:
+    """A notebook as Markdown, with the outputs that it holds; pictures are written beside the page."""
+    parts = []
+    for place, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"]):
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(re.sub(r"\.\./docs/([\w-]+\.md)", r"../\1", source) + "\n")
+            continue
+        parts.append(f"````python\n{source}\n````\n")
+        parts += [
+            _output(output, folder / f"{path.stem}-{place}-{number}.png")
+            for number, output in enumerate(cell["outputs"])
+            if output.get("name") != "stderr"
+        ]
+    return "\n".join(parts)
+
+
+def write_notebooks(folder: Path, executed: Path | None) -> None:
+    """A page for each notebook that docs/course.md names, in its order; all of notebooks must be there.
+
+    executed : the folder in which tests leave those that they ran (LLMI_NOTEBOOKS); those that it lacks have no outputs.
+    """
+    course = folder / "course.md"
+    text = course.read_text(encoding="utf-8")
+    names = re.findall(r"\(\.\./notebooks/(\w+)\.ipynb\)", text)
+    if forgotten := {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")} ^ set(names):
+        raise SystemExit(f"docs/course.md and the folder notebooks differ: {', '.join(sorted(forgotten))}")
+    pages = folder / "notebooks"
+    pages.mkdir()
+    for name in names:
+        ran = (executed or pages) / f"{name}.ipynb"
+        path = ran if ran.is_file() else ROOT / "notebooks" / ran.name
+        (pages / f"{name}.md").write_text(notebook_page(path, pages), encoding="utf-8")
+    toctree = "\n".join(f"notebooks/{name}" for name in names)
+    course.write_text(f"{text}\n```{{toctree}}\n:hidden:\n\n{toctree}\n```\n", encoding="utf-8")
+    for page in folder.rglob("*.md"):  # what links to a notebook links to its page
+        links = re.sub(r"\(\.\./notebooks/(\w+)\.ipynb\)", r"(notebooks/\1.md)", page.read_text(encoding="utf-8"))
+        page.write_text(links, encoding="utf-8")
+
+
+def write_sources(folder: Path, executed: Path | None) -> None:
     """All pages: those of docs, those at the top of the repository, and those that are made here."""
     shutil.copytree(ROOT / "docs", folder / "docs")
+    write_notebooks(folder / "docs", executed)
     for name in ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY"):
         shutil.copy(ROOT / f"{name}.md", folder)
     write_reference(folder / "docs/reference")
@@ -116,9 +172,11 @@ def main() -> int:
     """Builds the site."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder.resolve()
+    parser.add_argument("--notebooks", type=Path, help="those that tests ran and left where LLMI_NOTEBOOKS said; their outputs are shown")
+    arguments = parser.parse_args()
+    folder = arguments.folder.resolve()
     shutil.rmtree(folder, ignore_errors=True)
-    write_sources(folder / "sources")
+    write_sources(folder / "sources", arguments.notebooks)
     status = build_main(
         [
             "-q",
