@@ -86,7 +86,11 @@ def write_reference(folder: Path) -> None:
         entries = [entry(name, getattr(module, name)) for name in public_names(package)]
         (folder / f"{package}.md").write_text(f"# {package}\n\n{_fenced(module.__doc__ or '')}\n" + "\n".join(entries), encoding="utf-8")
     toctree = "```{toctree}\n:maxdepth: 1\n\n" + "\n".join(PACKAGES) + "\n```\n"
-    (folder / "index.md").write_text(f"# Names\n\nMade from the docstrings.\n\n{toctree}", encoding="utf-8")
+    said = (  # tests/project/test_examples.py runs them so
+        "Made from the docstrings. CI runs their examples: `llm` is an `LLM` of a tiny random model, "
+        "`llmi.testing.tiny_model(vocab_size=257, num_layers=3)`; `llmi`, its public names and NumPy as `np` are imported."
+    )
+    (folder / "index.md").write_text(f"# Names\n\n{said}\n\n{toctree}", encoding="utf-8")
 
 
 def help_of(command: str) -> str:

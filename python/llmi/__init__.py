@@ -3,8 +3,8 @@
 Tokens and log-probabilities are a function of model, numerics id, prompt, parameters and seed alone, bit for bit.
 
 >>> from llmi import LLM
->>> llm = LLM()
->>> llm.chat([{"role": "user", "content": "Hello"}])
+>>> llm = LLM()  # doctest: +SKIP
+>>> answer = llm.chat([{"role": "user", "content": "Hello"}], max_tokens=16)[0].text
 """
 
 from __future__ import annotations

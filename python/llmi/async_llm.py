@@ -67,6 +67,17 @@ class AsyncLLM(StaysHere):
     ----------
     totals : Totals
         Times and sizes of the requests that have ended, in histograms.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> async def ask():
+    ...     async with AsyncLLM(llm=llm) as engine:
+    ...         async for output in engine.generate("The sea is", max_tokens=8, seed=1):
+    ...             pass
+    ...     return output.text
+    >>> asyncio.run(ask()) == llm.generate("The sea is", max_tokens=8, seed=1)[0].text
+    True
     """
 
     _pump: Pump | None = None  # before __init__

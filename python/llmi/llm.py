@@ -107,6 +107,14 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
     Raises
     ------
     ModelFileError, UnsupportedModelError, TokenizerError, OutOfMemoryError, InvalidParamsError, DeviceError
+
+    Examples
+    --------
+    >>> with LLM(llmi.testing.tiny_model(), kv_cache_memory_bytes=1 << 24) as llm:
+    ...     first = llm.generate("The sea is", max_tokens=8, seed=1)[0]
+    ...     batch = llm.generate(["Here", "The sea is", "and there"], max_tokens=8, seed=1)
+    >>> first.token_ids == batch[1].token_ids
+    True
     """
 
     _engine: _core.Engine  # from the end of loading on

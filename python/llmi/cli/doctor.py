@@ -57,6 +57,11 @@ def doctor() -> Doctor:
     ------
     LlmiError
         What the machine says cannot be read.
+
+    Examples
+    --------
+    >>> doctor().facts["llmi"] == llmi.__version__
+    True
     """
     import llmi
     from llmi.handover.rates import connectors

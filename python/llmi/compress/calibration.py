@@ -233,7 +233,7 @@ def calibrate(
     >>> from llmi.testing import tiny_model
     >>> calibration = calibrate(tiny_model(), texts=[[5, 9, 2, 7, 1, 8, 3, 6]], gram=True)
     >>> calibration.gram("model.layers.0.mlp.up_proj.weight").shape
-    (32, 32)
+    (64, 64)
     """
     tokens, seed, gram = parse(_TOKENS, "tokens", tokens), parse(_SEED, "seed", seed), parse(Flag(), "gram", gram)
     given = None if texts is None else given_texts(texts)[0]

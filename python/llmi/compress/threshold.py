@@ -46,7 +46,7 @@ def kl_threshold(counts: ArrayLike, *, num_levels: int = 128) -> int:
     --------
     >>> from llmi.compress import kl_threshold
     >>> kl_threshold([8, 7, 6, 5, 1, 0, 0, 1], num_levels=4)
-    5
+    8
     """
     num_levels = parse(_LEVELS, "num_levels", num_levels)
     bins = finite("counts", counts, 1, "[num_bins]")

@@ -38,6 +38,14 @@ class RequestInfo:
     max_new_tokens : int
         That may still come.
     num_preemptions : int
+
+    Examples
+    --------
+    >>> class ShortestPrompt:
+    ...     def key(self, request: RequestInfo, now_s: float) -> tuple[float, ...]:
+    ...         return (request.num_prompt_tokens,)
+    >>> ShortestPrompt().key(RequestInfo("0", 0, 1.5, 12, 12, 64, 0), now_s=2.0)
+    (12,)
     """
 
     request_id: str
@@ -50,7 +58,18 @@ class RequestInfo:
 
 
 class SchedulingPolicy(Protocol):
-    """Orders the waiting requests. One that others have overtaken 64 times goes first, whatever its key."""
+    """Orders the waiting requests. One that others have overtaken 64 times goes first, whatever its key.
+
+    Examples
+    --------
+    >>> class ShortestPrompt:
+    ...     def key(self, request, now_s):
+    ...         return (request.num_prompt_tokens,)
+    >>> with LLM(llm.model_info.path, scheduling_policy=ShortestPrompt(), max_num_seqs=1, kv_cache_memory_bytes=1 << 24) as short:
+    ...     texts = short.generate(["a long prompt", "one"], max_tokens=8, seed=1).texts
+    >>> texts == llm.generate(["a long prompt", "one"], max_tokens=8, seed=1).texts
+    True
+    """
 
     def key(self, request: RequestInfo, now_s: float) -> tuple[float, ...]:
         """Smallest first. An exception ends that request alone."""

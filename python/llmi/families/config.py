@@ -230,7 +230,7 @@ class Config(Fields):
 
     Examples
     --------
-    >>> c.integer("hidden_size"), c.number("rope_theta", 10000.0)
+    >>> c.integer("hidden_size"), c.number("rope_theta", 10000.0)  # doctest: +SKIP
     (64, 10000.0)
     """
 

@@ -96,10 +96,12 @@ def family(
 
     Examples
     --------
-    >>> @llmi.families.family("tern", hf="TernForCausalLM")
-    ... def tern(c):
+    >>> from llmi.families import Style, dense
+    >>> @family("plover", hf="PloverForCausalLM")
+    ... def plover(c):
     ...     return dense(c, Style(gated=False, activation="relu"))
-    >>> llmi.register_family(tern)
+    >>> llmi.register_family(plover).name
+    'plover'
     """
 
     def make(read: Read) -> Card:
@@ -131,6 +133,16 @@ def register_family(card: Card) -> Card:
     ------
     InvalidParamsError
         It is no card, has no architecture, or takes a name that another card has.
+
+    Examples
+    --------
+    >>> from llmi.families import Style, dense, family
+    >>> @register_family
+    ... @family("plover", hf="PloverForCausalLM")
+    ... def plover(config):
+    ...     return dense(config, Style(gated=False, activation="relu"))
+    >>> plover.name, plover.hf
+    ('plover', ('PloverForCausalLM',))
     """
     if not isinstance(card, Card) or not callable(card.read):
         raise InvalidParamsError(f"register_family takes a card (llmi.families.family makes one), not {card!r:.80}", "card")

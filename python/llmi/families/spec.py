@@ -330,7 +330,7 @@ class HeadSpec:
 class ModelSpec:
     """All that the core knows of a model.
 
-    >>> print(spec_of(open_model(path)))
+    >>> print(spec_of(open_model(path)))  # doctest: +SKIP
     llama: 4 layers of 64, 4 heads (2 for keys and values) of 16, 264 tokens, 512 positions
     """
 

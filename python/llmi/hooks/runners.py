@@ -142,7 +142,19 @@ def _reason(verdict: object) -> str | None:
 
 
 class BatchLogitsProcessor(Protocol):
-    """An engine-wide processor: `LLM(batch_processors=[...])`, for every request, after penalties and before its own ones."""
+    """An engine-wide processor: `LLM(batch_processors=[...])`, for every request, after penalties and before its own ones.
+
+    Examples
+    --------
+    >>> class NoEven:
+    ...     "Bans even token ids."
+    ...     def apply(self, contexts, logits):
+    ...         logits[:, ::2] = -np.inf
+    >>> with LLM(llmi.testing.tiny_model(), batch_processors=[NoEven()], kv_cache_memory_bytes=1 << 24) as odd:
+    ...     output = odd.generate("The sea is", max_tokens=8, seed=1)[0]
+    >>> {token % 2 for token in output.token_ids}
+    {1}
+    """
 
     def apply(self, contexts: list[TokenContext], logits: NDArray[np.float32]) -> None:
         """Changes logits [num_rows, vocab_size] in place; row i is contexts[i]'s.

@@ -23,6 +23,12 @@ class Capture:
         Layers, counted likewise, whose output goes through the final norm and the head.
     attention : iterable of int
         Layers whose attention weights are kept; 1 is the first layer.
+
+    Examples
+    --------
+    >>> with llm.sequence("The sea is", capture=Capture(hidden_states=[1, -1], attention=[1])) as sequence:
+    ...     {layer: rows.shape for layer, rows in sequence.hidden_states.items()}, sequence.attention[1].shape
+    ({1: (1, 64), 3: (1, 64)}, (1, 4, 10))
     """
 
     hidden_states: Iterable[int] = ()

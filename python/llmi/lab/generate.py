@@ -37,6 +37,14 @@ class Generate(Alike):
     sampling_params : SamplingParams, BeamSearchParams or one for each prompt, optional
     **params
         As of `LLM.generate`: fields of SamplingParams, `speculative_config`, `priority`, `trace`, `on_error` and `parse_special`.
+
+    Examples
+    --------
+    >>> def longest(sequence, tries):
+    ...     outputs = yield Generate([sequence] * tries, temperature=1.5, max_tokens=16)
+    ...     return max(outputs.texts, key=len)
+    >>> len(llm.run(longest, ["The sea is", "The sky is"], tries=3, seed=1))
+    2
     """
 
     def __init__(self, prompts: Iterable[Prompt], sampling_params: Params | Iterable[Params] | None = None, **params: object) -> None:

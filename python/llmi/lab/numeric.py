@@ -25,6 +25,11 @@ def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     -------
     float32 array of the same shape
         It raises nothing.
+
+    Examples
+    --------
+    >>> log_softmax(np.zeros((1, 4), np.float32)).round(4)
+    array([[-1.3863, -1.3863, -1.3863, -1.3863]], dtype=float32)
     """
     given = array_of("logits", logits)
     if given.dtype.kind not in "iuf" or given.ndim == 0 or given.shape[-1] == 0:

@@ -79,6 +79,15 @@ class TokenSequence(StaysHere, HeldPrompt):
         {layer: vector} that it was made with; its forks have it, too, and so have requests that continue it.
     sparse_attention : mapping or None
         What its rows see, likewise.
+
+    Examples
+    --------
+    >>> with llm.sequence("The sea is") as sequence:
+    ...     branch = sequence.fork()
+    ...     for _ in range(4):
+    ...         token = sequence.extend([sequence.sample(SamplingParams(temperature=0))])
+    ...     (len(sequence.token_ids) - sequence.prompt_len, len(branch.token_ids) - branch.prompt_len)
+    (4, 0)
     """
 
     def __init__(
@@ -523,6 +532,13 @@ def extend(tokens: Mapping[TokenSequence, Iterable[int] | TokenTree]) -> dict[To
     ------
     InvalidParamsError, PromptTooLongError, OutOfMemoryError, EngineClosedError
         After an error all sequences are as before.
+
+    Examples
+    --------
+    >>> sea, sky = llm.sequence("The sea"), llm.sequence("The sky")
+    >>> rows = extend({sea: [33, 34], sky: [33]})
+    >>> rows[sea].shape[0], rows[sky].shape[0]
+    (2, 1)
     """
     _check_mapping(tokens)
     by_llm: dict[int, dict[TokenSequence, Any]] = {}

@@ -30,6 +30,13 @@ class TokenTree(Alike):
     token_ids : ids [num_nodes]
     parents : ints [num_nodes], optional
         parents[i] < i is the node before node i; -1 = after the last committed token. None: a chain.
+
+    Examples
+    --------
+    >>> tree = TokenTree([5, 7, 9], parents=[-1, 0, 0])  # 5, and behind it 7 or 9
+    >>> with llm.sequence("The sea is") as sequence:
+    ...     sequence.extend(tree).shape[0]
+    3
     """
 
     def __init__(self, token_ids: Iterable[int], parents: Iterable[int] | None = None) -> None:

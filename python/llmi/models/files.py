@@ -30,7 +30,7 @@ class ModelDigest:
     For one file it is the file's own; for several, the digest of the lines "digest  name", sorted by the names. The files are read through
     the descriptors that the model was loaded by: they are the files of that time even if others have their names by now.
 
-    >>> digest()
+    >>> digest()  # doctest: +SKIP
     'b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53'
     """
 

@@ -22,6 +22,12 @@ class ModelInfo:
     numerics_id : str
         Names the arithmetic: equal ids, equal bits.
     path : str
+
+    Examples
+    --------
+    >>> info = llm.model_info
+    >>> info.architecture, info.num_layers, info.hidden_size
+    ('llama', 3, 64)
     """
 
     architecture: str

@@ -32,6 +32,12 @@ class BeamSearchSequence(Record):
         Of the output alone.
     finish_reason : str or None
         "stop" or "length"; None while it runs.
+
+    Examples
+    --------
+    >>> best = llm.beam_search(["The sea is"], BeamSearchParams(beam_width=3, max_tokens=8))[0].sequences[0]
+    >>> len(best.token_ids) == len(best.beam_indices)
+    True
     """
 
     tokens: list[int]
@@ -57,6 +63,12 @@ class BeamSearchOutput(Record):
         The hypotheses, best first.
     error : LlmiError or None
         With `on_error="return"` what ended its search.
+
+    Examples
+    --------
+    >>> output = llm.beam_search(["The sea is"], BeamSearchParams(beam_width=3, max_tokens=8))[0]
+    >>> len(output.sequences)
+    3
     """
 
     sequences: list[BeamSearchSequence]

@@ -47,9 +47,10 @@ def best_of(outputs: Iterable[RequestOutput], score: Callable[[RequestOutput], f
 
     Examples
     --------
-    >>> outs = llm.generate(prompts, n=16, temperature=0.8, logprobs=0)
-    >>> best_of(outs).texts
-    >>> best_of(outs, lambda output: -len(output.text)).texts  # the shortest
+    >>> outputs = llm.generate(["The sea is", "The sky is"], n=4, temperature=0.8, logprobs=0, max_tokens=8, seed=1)
+    >>> len(best_of(outputs).texts)
+    2
+    >>> shortest = best_of(outputs, lambda output: -len(output.text)).texts
     """
     entries = entries_of("outputs", outputs)
     if entries is None or not all(isinstance(entry, RequestOutput) for entry in entries):

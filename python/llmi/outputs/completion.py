@@ -32,6 +32,13 @@ class Logprob:
     rank : int
         1 is the largest raw logit.
     decoded_token : str
+
+    Examples
+    --------
+    >>> output = llm.generate("The sea is", max_tokens=4, top_k=1, logprobs=2, seed=1)[0]
+    >>> chosen = output.outputs[0].logprobs[0][output.token_ids[0]]
+    >>> chosen.rank, chosen.processed_logprob
+    (1, 0.0)
     """
 
     logprob: float
@@ -59,6 +66,12 @@ class RequestMetrics(Record):
         Until the first step, from there to the first token, and to the end; their sum is `e2e_latency_s`.
     detokenize_time_s, constraint_time_s : float
         Parts of these, summed over all samples; the second is masks, and before the arrival the grammar's compilation.
+
+    Examples
+    --------
+    >>> metrics = llm.generate("The sea is", max_tokens=8, seed=1)[0].metrics
+    >>> 0 < metrics.time_to_first_token_s <= metrics.e2e_latency_s
+    True
     """
 
     time_to_first_token_s: float
@@ -107,6 +120,12 @@ class CompletionOutput(Record):
         Parts of a chat's text (docs/tools.md); elsewhere None.
     tool_calls : list of ToolCall
         Likewise; elsewhere [].
+
+    Examples
+    --------
+    >>> completion = llm.generate("The sea is", max_tokens=8, ignore_eos=True, seed=1)[0].outputs[0]
+    >>> completion.finish_reason, len(completion.token_ids)
+    ('length', 8)
     """
 
     index: int
@@ -154,6 +173,13 @@ class StreamChunk:
     token_ids : list of int
     finish_reason : str or None
         None while it runs.
+
+    Examples
+    --------
+    >>> for chunk in llm.stream("The sea is", max_tokens=8, ignore_eos=True, seed=1):
+    ...     last = chunk
+    >>> last.finish_reason
+    'length'
     """
 
     request_index: int

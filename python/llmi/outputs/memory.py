@@ -81,6 +81,12 @@ class MemoryReport(Record):
     num_state_slots, num_free_state_slots : int
     num_snapshots : int
         Those of the prefix cache, which gives them up when slots are needed.
+
+    Examples
+    --------
+    >>> report = llm.memory_report()
+    >>> report.num_free_blocks <= report.num_blocks and report.kv_bytes > 0
+    True
     """
 
     num_blocks: int

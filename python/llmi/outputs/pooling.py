@@ -20,6 +20,12 @@ class EmbeddingOutput(Record):
     ----------
     embedding : array of float32 [dimensions]
         Read-only.
+
+    Examples
+    --------
+    >>> vector = llm.embed("The sea")[0].outputs.embedding
+    >>> vector.shape
+    (64,)
     """
 
     embedding: NDArray[np.float32]
@@ -37,6 +43,12 @@ class EmbeddingRequestOutput(Record):
         Those that the model read, its own special tokens among them.
     finished : bool
         True.
+
+    Examples
+    --------
+    >>> output = llm.embed("The sea")[0]
+    >>> len(output.prompt_token_ids)
+    7
     """
 
     request_id: str
@@ -53,6 +65,11 @@ class ScoringOutput(Record):
     ----------
     score : float
         On the model's own scale, mostly 0 to 1.
+
+    Examples
+    --------
+    >>> [round(output.score, 2) for output in (ScoringOutput(0.75), ScoringOutput(0.1))]
+    [0.75, 0.1]
     """
 
     score: float
@@ -70,6 +87,12 @@ class ScoringRequestOutput(Record):
         Of a cosine, those of the query and then those of the document.
     finished : bool
         True.
+
+    Examples
+    --------
+    >>> outputs = [ScoringRequestOutput("0", ScoringOutput(0.1), [5, 7]), ScoringRequestOutput("1", ScoringOutput(0.75), [5, 9])]
+    >>> max(outputs, key=lambda output: output.outputs.score).request_id
+    '1'
     """
 
     request_id: str

@@ -48,6 +48,13 @@ class Receipt:
     ----------
     fields : dict
         Strict JSON: numbers that it lacks are "inf", "-inf" and "nan".
+
+    Examples
+    --------
+    >>> output = llm.generate("The sea is", max_tokens=8, seed=1)[0]
+    >>> output.receipt().save("answer.json")
+    >>> print(Receipt.load("answer.json").verify(llm))
+    identical, bit for bit
     """
 
     fields: dict[str, Any]

@@ -41,6 +41,12 @@ class RequestOutput:
         By parameter its value, and where that came from.
     error : LlmiError or None
         With `on_error="return"` what ended the request.
+
+    Examples
+    --------
+    >>> output = llm.generate("The sea is", max_tokens=8, seed=1)[0]
+    >>> output.text == output.outputs[0].text, output.seed, output.params_resolved["max_tokens"]
+    (True, 1, (8, 'user'))
     """
 
     request_id: str
@@ -111,7 +117,14 @@ class RequestOutput:
 
 
 class Outputs(list[RequestOutput]):
-    """A list of results with a rich display."""
+    """A list of results with a rich display.
+
+    Examples
+    --------
+    >>> outputs = llm.generate(["The sea is", "The sky is"], max_tokens=8, seed=1)
+    >>> outputs.texts == [output.text for output in outputs]
+    True
+    """
 
     @property
     def texts(self) -> list[str]:

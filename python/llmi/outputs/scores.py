@@ -24,6 +24,12 @@ class LogLikelihood(Record):
         Whether greedy decoding would say it.
     token_logprobs : array of float32 [num_tokens]
         Each token's.
+
+    Examples
+    --------
+    >>> likelihood = llm.loglikelihood([("The sea", " is")])[0]
+    >>> len(likelihood.token_logprobs), likelihood.logprob < 0
+    (3, True)
     """
 
     logprob: float
@@ -47,6 +53,12 @@ class Perplexity(Record):
         Over the text's bytes in UTF-8.
     token_logprobs : array of float32 [num_tokens]
         Each token's, in nats.
+
+    Examples
+    --------
+    >>> result = llm.perplexity(["The sea is wide."])[0]
+    >>> bool(np.isclose(result.perplexity, np.exp(result.nll / result.num_tokens)))
+    True
     """
 
     nll: float

@@ -24,6 +24,14 @@ class SpecDecodeMetrics(Record):
     mean_acceptance_length : float
         1 + accepted / drafts: tokens per verifying step.
     draft_time_s, verify_time_s : float
+
+    Examples
+    --------
+    >>> config = llmi.SpeculativeConfig(llmi.PromptLookup(), num_speculative_tokens=4)
+    >>> output = llm.generate("one two one", max_tokens=16, seed=1, speculative_config=config)[0]
+    >>> metrics = output.outputs[0].spec_decode_metrics
+    >>> metrics.num_accepted_tokens <= metrics.num_draft_tokens, metrics.lossless
+    (True, True)
     """
 
     drafter: str

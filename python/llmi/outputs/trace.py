@@ -51,6 +51,15 @@ class DecodeTrace(Alike):
     candidate_tokens : list of str
     masks : array, optional
         Allowed tokens by position, as bits.
+
+    Examples
+    --------
+    >>> output = llm.generate("The sea is", max_tokens=8, seed=1, trace=True)[0]
+    >>> trace = output.outputs[0].trace
+    >>> list(trace.to_dict()["token_id"]) == output.token_ids
+    True
+    >>> trace.diff(trace) is None
+    True
     """
 
     def __init__(
@@ -189,6 +198,13 @@ class MaskCost(Record):
         Probability of the tokens that masks forbid, before them.
     kl : float64 array [num_tokens]
         KL of the masked distribution to the free one, in nats: -log(1 - forbidden_mass).
+
+    Examples
+    --------
+    >>> output = llm.generate("The sea is", allowed_token_ids=[50, 51, 52], max_tokens=8, seed=1, trace=True)[0]
+    >>> cost = output.outputs[0].trace.mask_cost()
+    >>> len(cost.kl) == len(output.token_ids) and cost.total_kl > 0
+    True
     """
 
     positions: NDArray[np.int64]
@@ -221,6 +237,13 @@ class TraceDifference(Record):
         None past an end.
     raw_gap, processed_gap : float
         Of the log-probabilities.
+
+    Examples
+    --------
+    >>> first, second = llm.generate(["The sea is"] * 2, [SamplingParams(seed=seed, max_tokens=8) for seed in (1, 2)], trace=True)
+    >>> difference = first.outputs[0].trace.diff(second.outputs[0].trace)
+    >>> first.token_ids[difference.position] == difference.token_id != difference.other_token_id
+    True
     """
 
     position: int
@@ -246,6 +269,13 @@ class TokenExplanation(Alike):
     mask : tuple of int and bool, optional
         `num_allowed`: how many tokens the mask of `structured_outputs` allowed; `is_allowed`: whether the token was one of them. Both are
         None without.
+
+    Examples
+    --------
+    >>> output = llm.generate("The sea is", top_k=3, max_tokens=8, seed=1, trace=True)[0]
+    >>> page = output.outputs[0].trace.explain(len(output.prompt_token_ids))
+    >>> int(page.to_dict()["token_id"][0]) == output.token_ids[0], int(page.to_dict()["kept"].sum())
+    (True, 3)
     """
 
     def __init__(self, position: int, columns: dict[str, NDArray[Any]], tokens: list[str], mask: tuple[int, bool] | None = None) -> None:

@@ -81,8 +81,10 @@ class BeamSearchParams(OutputFields, HookFields, EditFields, DrawFields, BeamFie
 
     Examples
     --------
-    >>> best = llm.generate("The capital of France is", BeamSearchParams(beam_width=4, max_tokens=16))[0].outputs[0]  # doctest: +SKIP
-    >>> best.score, best.beam_indices  # doctest: +SKIP
+    >>> output = llm.generate("The sea is", BeamSearchParams(beam_width=4, n=2, max_tokens=8))[0]
+    >>> best, second = output.outputs
+    >>> best.score >= second.score
+    True
     """
 
     def replace(self, **changes: object) -> BeamSearchParams:

@@ -21,6 +21,21 @@ class Constraint(Generic[S]):
     final states, and only there. A state that allows nothing ends that request with ConstraintError.
 
     Its methods are called for the states behind drafted tokens, too, which may not come.
+
+    Examples
+    --------
+    >>> class Even(Constraint):
+    ...     "Texts of letters a and b with an even number of tokens."
+    ...     def initial_state(self):
+    ...         return 0
+    ...     def allowed(self, state):
+    ...         return [98, 99]
+    ...     def advance(self, state, token_id):
+    ...         return 1 - state
+    ...     def is_final(self, state):
+    ...         return state == 0
+    >>> set(llm.generate("The sea is", structured_outputs=Even(), max_tokens=9, seed=1)[0].text) <= set("ab")
+    True
     """
 
     _template: _core.GrammarMatcher | None = None  # of a grammar: the core fills its masks, and calls no method here

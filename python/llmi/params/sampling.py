@@ -66,6 +66,14 @@ class TokenContext:
     sampling_params : SamplingParams
     state : dict
         The request's own memory, one per sample; copied from the first sample when n > 1 starts.
+
+    Examples
+    --------
+    >>> def ban_repeats(context, logits):
+    ...     logits[context.token_ids[context.prompt_len :]] = -np.inf
+    >>> output = llm.generate("The sea is", logits_processors=ban_repeats, max_tokens=16)[0]
+    >>> len(set(output.token_ids)) == len(output.token_ids)
+    True
     """
 
     request_id: str
@@ -136,6 +144,14 @@ class SamplingParams(OutputFields, SamplerField, HookFields, EditFields, RowFiel
 
     Hugging Face's names are accepted for the same things (docs/parameters.md); unknown names raise TypeError.
     Numbers may be numpy's, lists may be arrays, tensors, ranges or generators; nothing is rounded or cut.
+
+    Examples
+    --------
+    >>> params = SamplingParams(temperature=0.8, top_p=0.95, max_tokens=8, seed=7)
+    >>> llm.generate("The sea is", params).texts == llm.generate("The sea is", params).texts
+    True
+    >>> SamplingParams(max_new_tokens=8, do_sample=False).temperature
+    0.0
     """
 
     def replace(self, **changes: object) -> SamplingParams:

@@ -38,6 +38,12 @@ def replay(receipt: Receipt | str | Path, llm: Session | None = None) -> bool:
     ------
     InvalidParamsError
         The model's SHA-256, numerics id or end-of-text ids are others: then bits are not promised.
+
+    Examples
+    --------
+    >>> output = llm.generate("The sea is", max_tokens=8, seed=1)[0]
+    >>> replay(output.receipt(), llm)
+    True
     """
     return bool((receipt if isinstance(receipt, Receipt) else Receipt.load(receipt)).verify(llm))
 

@@ -29,6 +29,13 @@ class TextStream(StaysHere, Iterator[StreamChunk], AsyncIterator[StreamChunk]):
     ----------
     outputs : Outputs
         The results, partial until all are done.
+
+    Examples
+    --------
+    >>> with llm.stream("The sea is", max_tokens=8, seed=1) as stream:
+    ...     text = "".join(chunk.text for chunk in stream)
+    >>> text == stream.outputs[0].text
+    True
     """
 
     _call: Call | None = None  # before __init__

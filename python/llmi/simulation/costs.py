@@ -54,6 +54,12 @@ class Costs:
     Raises
     ------
     InvalidParamsError
+
+    Examples
+    --------
+    >>> costs = Costs(((1, 0.010), (8, 0.020)), kv_s=1e-7)
+    >>> costs.points
+    ((1, 0.01), (8, 0.02))
     """
 
     points: tuple[tuple[int, float], ...]

@@ -33,6 +33,13 @@ class SimulationResult:
     summary : dict
         Seconds of ttft, tpot and e2el at p50, p90 and p99 (None where the load is not stable, or has no such value), goodput (requests a
         second that keep `slo`; None without one), hit_share, pool_share, transferred_bytes, num_turned_away, is_stable and more.
+
+    Examples
+    --------
+    >>> trace = [{"timestamp": 100 * i, "input_length": 64, "output_length": 16} for i in range(8)]
+    >>> result = simulate(trace, model=llmi.testing.tiny_model(), costs=Costs(((1, 0.01), (8, 0.02))), kv_cache_memory_bytes=1 << 22)
+    >>> len(result.requests["end_s"]), result.summary["is_stable"]
+    (8, True)
     """
 
     requests: Mapping[str, NDArray[Any]]

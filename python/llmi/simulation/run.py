@@ -79,6 +79,13 @@ def simulate(  # noqa: PLR0913 (what a user may change)
     Raises
     ------
     InvalidParamsError, ModelFileError, UnsupportedModelError, HookError
+
+    Examples
+    --------
+    >>> trace = [{"timestamp": 100 * i, "input_length": 64, "output_length": 16} for i in range(8)]
+    >>> result = simulate(trace, model=llmi.testing.tiny_model(), costs=Costs(((1, 0.01), (8, 0.02))), kv_cache_memory_bytes=1 << 22)
+    >>> result.summary["num_turned_away"]
+    0
     """
     if pipeline_parallel_size != 1:
         raise UnsupportedCombinationError(

@@ -55,9 +55,10 @@ class ParticleFilter(Settings):
 
     Examples
     --------
-    >>> from llmi import LLM, smc
-    >>> short = smc.ParticleFilter(256, potential=lambda prefix: -0.1 * len(prefix.text))
-    >>> short.run(LLM(), "The sea is", max_tokens=16, seed=1).texts()
+    >>> short = ParticleFilter(32, potential=lambda prefix: -0.1 * len(prefix.text))
+    >>> output = short.run(llm, "The sea is", max_tokens=4, seed=1)
+    >>> len(output.particles)
+    32
 
     Del Moral, Doucet, Jasra, "Sequential Monte Carlo samplers", 2006; Lew et al., "Sequential Monte Carlo steering of large language
     models using probabilistic programs", arXiv 2306.03081.

@@ -15,6 +15,14 @@ class Prefix:
         The output so far, with the token that ended it.
     is_finished : bool
         Whether nothing follows: the particle drew end-of-text or a stop token, or has max_tokens.
+
+    Examples
+    --------
+    >>> def no_e(prefix: Prefix) -> float:
+    ...     return -np.inf if "e" in prefix.text else 0.0
+    >>> output = ParticleFilter(16, potential=no_e).run(llm, "The sea is", max_tokens=4, seed=1)
+    >>> any("e" in text for text in output.texts())
+    False
     """
 
     def __init__(self, root: TokenSequence, token_ids: tuple[int, ...], finish_reason: str | None, skip_special_tokens: bool) -> None:

@@ -69,6 +69,11 @@ def effective_sample_size(weights: F64) -> float:
     -------
     float
         In [1, n]; 0 if all are 0.
+
+    Examples
+    --------
+    >>> effective_sample_size(np.array([0.5, 0.5, 0.0, 0.0]))
+    2.0
     """
     squares = total(weights * weights)
     return total(weights) ** 2 / squares if squares > 0 else 0.0

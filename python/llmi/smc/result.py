@@ -32,6 +32,12 @@ class Particle(Record):
         Its share of all particles' weights, in [0, 1].
     finish_reason : {"stop", "length", "dead", "abort"}
         "stop": end-of-text or a stop token; "length": max_tokens; "dead": its weight became 0; "abort": the run was interrupted.
+
+    Examples
+    --------
+    >>> output = ParticleFilter(8).run(llm, "The sea is", max_tokens=4, seed=1)
+    >>> round(sum(particle.weight for particle in output.particles), 6)
+    1.0
     """
 
     token_ids: list[int]
@@ -63,6 +69,12 @@ class ParticleOutput(Record):
         A run with this seed, the same prompt and parameters gives the same result.
     num_rows : int
         Rows that the model computed after the prompt: particles with equal histories share one.
+
+    Examples
+    --------
+    >>> output = ParticleFilter(16, constraint={"regex": "[ab]+"}).run(llm, "The sea is", max_tokens=4, seed=1)
+    >>> output.log_evidence < 0, output.ess.shape
+    (True, (4,))
     """
 
     prompt_token_ids: list[int]

@@ -179,6 +179,13 @@ def drafter_arena(outputs: Outputs, drafters: Mapping[str, Any], *, llm: Session
     ------
     UnsupportedCombinationError
         A drafter needs `llm`; a verification that is not coupled; a LengthPolicy, which asks a running engine.
+
+    Examples
+    --------
+    >>> outputs = llm.generate(["one two one two one", "a b a b a"], max_tokens=24, temperature=0)
+    >>> report = drafter_arena(outputs, {"short": PromptLookup(2), "long": PromptLookup(4)})
+    >>> [row.drafter for row in report]
+    ['short', 'long']
     """
     report = ArenaReport()
     for name, entry in drafters.items():
@@ -388,6 +395,13 @@ def speculation_forecast(
     ------
     RequestErrors, UnsupportedCombinationError
         As `drafter_arena`.
+
+    Examples
+    --------
+    >>> params = SamplingParams(temperature=0, max_tokens=24)
+    >>> forecast = speculation_forecast(llm, ["one two one two one"], {"lookup": PromptLookup()}, params)
+    >>> forecast[0].speed_up > 0
+    True
     """
     outputs = llm.generate(list(prompts), sampling_params, speculative_config=None, use_tqdm=False)
     curve = llm.cost_curve()

@@ -37,6 +37,16 @@ class LengthPolicy(Protocol):
 
     Under verification other than "coupled", lengths enter the result: tokens then depend on costs and on other sequences exactly as far
     as the policy looks at `cost_curve` and `num_running`.
+
+    Examples
+    --------
+    >>> class WhileLikely:
+    ...     def choose(self, acceptance, cost_curve, num_running):
+    ...         return int((np.cumprod(acceptance) > 0.5).sum())
+    >>> config = SpeculativeConfig(PromptLookup(), num_speculative_tokens=WhileLikely())
+    >>> params = SamplingParams(max_tokens=16, seed=1)
+    >>> llm.generate("one two one", params, speculative_config=config).texts == llm.generate("one two one", params).texts
+    True
     """
 
     def choose(self, acceptance: F32, cost_curve: F32, num_running: int) -> int:
@@ -77,6 +87,13 @@ class SpeculativeConfig:
         same distribution, chains only, judged as a whole: accepts more. "typical", and a Verification of your own, may change
         the distribution. All but "coupled" make tokens depend on the drafter and on num_speculative_tokens too, and on nothing else of
         the run: a draft goes whole into a step that has room for it.
+
+    Examples
+    --------
+    >>> config = SpeculativeConfig(PromptLookup(), num_speculative_tokens=4)
+    >>> params = SamplingParams(max_tokens=16, seed=1)
+    >>> llm.generate("one two one", params, speculative_config=config).texts == llm.generate("one two one", params).texts
+    True
     """
 
     drafter: DrafterLike | Sequence[DrafterLike]

@@ -55,6 +55,14 @@ class DraftContext:
         The position of the first of these rows; the next one's if there is none.
     state : any
         The drafter's own slot for this sequence; None at first.
+
+    Examples
+    --------
+    >>> def last_again(context):
+    ...     return [int(context.token_ids[-1])] * context.num_speculative_tokens
+    >>> params = SamplingParams(max_tokens=8, seed=1)
+    >>> llm.generate("aaaa", params, speculative_config=last_again).texts == llm.generate("aaaa", params).texts
+    True
     """
 
     def __init__(self, llm: Session, submission: Submission, index: int) -> None:

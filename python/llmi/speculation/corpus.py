@@ -59,10 +59,15 @@ class CorpusDrafter(Alike, Drafter):
 
     Examples
     --------
-    >>> drafter = llmi.CorpusDrafter([output.text for output in llm.generate(prompts)])
-    >>> llm.generate(prompt, speculative_config=drafter)
+    >>> outputs = llm.generate(["The sea is", "The sky is"], max_tokens=32, temperature=0)
+    >>> drafter = CorpusDrafter([output.token_ids for output in outputs])
+    >>> config = llmi.SpeculativeConfig(drafter, num_speculative_tokens=4)
+    >>> again = llm.generate("The sea is", max_tokens=32, temperature=0, speculative_config=config)[0]
+    >>> again.token_ids == outputs[0].token_ids
+    True
     >>> drafter.save("chat.safetensors")
-    >>> drafter = llmi.CorpusDrafter.load("chat.safetensors")
+    >>> CorpusDrafter.load("chat.safetensors").num_entries == drafter.num_entries
+    True
     """
 
     def __init__(

@@ -40,6 +40,12 @@ class Draft(TokenTree):
     draft_probs : arrays [num_nodes, vocab_size], optional
         Row i is the distribution that node i was drawn from, given its earlier siblings; None: point masses. Coupled
         verification does not need it.
+
+    Examples
+    --------
+    >>> draft = Draft([5, 7, 9], parents=[-1, 0, 0])  # 5, and behind it 7 or 9
+    >>> draft.token_ids.tolist(), draft.parents.tolist(), draft.draft_probs
+    ([5, 7, 9], [-1, 0, 0], None)
     """
 
     def __init__(self, token_ids: Iterable[int], parents: Iterable[int] | None = None, draft_probs: ArrayLike | None = None) -> None:
@@ -64,6 +70,16 @@ class Drafter:
     capture : Capture or None
         Layers of the target whose hidden states `propose` sees in `context.hidden_states` (the last token's source) and
         `context.hidden_rows` (every token's, once), as `Capture(hidden_states=[...])`; these layers' rows are kept at each step.
+
+    Examples
+    --------
+    >>> class Again(Drafter):
+    ...     "Proposes the tokens of the prompt once more."
+    ...     def propose(self, context):
+    ...         return context.token_ids[: context.num_speculative_tokens]
+    >>> params = SamplingParams(max_tokens=16, seed=1)
+    >>> llm.generate("The sea is", params, speculative_config=Again()).texts == llm.generate("The sea is", params).texts
+    True
     """
 
     expected_acceptance: float = 0.5
@@ -135,6 +151,13 @@ class PromptLookup(Alike, Drafter):
     ----------
     prompt_lookup_max, prompt_lookup_min : int
         Longest and shortest n-gram to look for, in tokens; 1 <= min <= max <= 64.
+
+    Examples
+    --------
+    >>> config = llmi.SpeculativeConfig(PromptLookup(prompt_lookup_max=3), num_speculative_tokens=4)
+    >>> params = SamplingParams(max_tokens=16, seed=1)
+    >>> llm.generate("one two one", params, speculative_config=config).texts == llm.generate("one two one", params).texts
+    True
     """
 
     def __init__(self, prompt_lookup_max: int = 4, prompt_lookup_min: int = 1) -> None:

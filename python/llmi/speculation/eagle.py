@@ -51,7 +51,11 @@ class Eagle(LoadedDrafter):
 
     Examples
     --------
-    >>> llm = LLM("smollm2-135m-instruct", speculative_config=Eagle("heads"))  # doctest: +SKIP
+    >>> report = llmi.train_heads(llm, "heads", prompts=["The sea is", "The sky is"], steps=2)  # many more, for heads that help
+    >>> with LLM(llm.model_info.path, speculative_config=Eagle("heads"), kv_cache_memory_bytes=1 << 24) as quick:
+    ...     texts = quick.generate("The sea is", max_tokens=8, seed=1).texts
+    >>> texts == llm.generate("The sea is", max_tokens=8, seed=1).texts
+    True
     """
 
     expected_acceptance = 0.4

@@ -29,7 +29,10 @@ class Lookahead(Alike, Drafter):
 
     Examples
     --------
-    >>> llm.generate(prompt, speculative_config=llmi.SpeculativeConfig(llmi.Lookahead(window=5, ngram_size=3), num_speculative_tokens=20))
+    >>> config = SpeculativeConfig(Lookahead(window=5, ngram_size=3), num_speculative_tokens=20)
+    >>> params = SamplingParams(max_tokens=16, seed=1)
+    >>> llm.generate("The sea is", params, speculative_config=config).texts == llm.generate("The sea is", params).texts
+    True
     """
 
     expected_acceptance = 0.3

@@ -50,7 +50,11 @@ class Medusa(LoadedDrafter):
 
     Examples
     --------
-    >>> llm = LLM("smollm2-135m-instruct", speculative_config=Medusa("heads", choices=[(0,), (1,), (0, 0)]))  # doctest: +SKIP
+    >>> report = train_heads(llm, "heads", prompts=["The sea is", "The sky is"], steps=2, kind="medusa")
+    >>> with LLM(llm.model_info.path, speculative_config=Medusa("heads"), kv_cache_memory_bytes=1 << 24) as quick:
+    ...     texts = quick.generate("The sea is", max_tokens=8, seed=1).texts
+    >>> texts == llm.generate("The sea is", max_tokens=8, seed=1).texts
+    True
     """
 
     expected_acceptance = 0.3

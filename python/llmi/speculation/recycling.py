@@ -21,7 +21,10 @@ class TokenRecycling(Alike, Drafter):
 
     Examples
     --------
-    >>> llm.generate(prompt, speculative_config=llmi.SpeculativeConfig(llmi.TokenRecycling(), num_speculative_tokens=6))
+    >>> config = SpeculativeConfig(TokenRecycling(), num_speculative_tokens=6)
+    >>> params = SamplingParams(max_tokens=16, seed=1)
+    >>> llm.generate("The sea is", params, speculative_config=config).texts == llm.generate("The sea is", params).texts
+    True
     """
 
     expected_acceptance = 0.5

@@ -44,6 +44,12 @@ class SelfDraft(Alike, DraftModel):
         See DraftModel.
     activation_bits : {8, 16}
         Of the draft's quantised layers (see LLM), whatever the target has: 8 draft faster, and the target's own verification decides.
+
+    Examples
+    --------
+    >>> params = SamplingParams(max_tokens=8, seed=1)
+    >>> llm.generate("The sea", params, speculative_config=SelfDraft(exit_layer=1)).texts == llm.generate("The sea", params).texts
+    True
     """
 
     expected_acceptance = 0.8

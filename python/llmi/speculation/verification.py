@@ -32,6 +32,15 @@ class Verification:
     ----------
     lossless : bool
         Set it to True if the distribution stays the target's.
+
+    Examples
+    --------
+    >>> class Strict(Verification):
+    ...     "Accepts only what the target is nearly sure of."
+    ...     def accept_probability(self, token_id, target_probs, draft_probs):
+    ...         return float(target_probs[token_id] > 0.9)
+    >>> llmi.testing.verification_law(Strict(), target=[0.5, 0.5], draft=[0.75, 0.25])  # it is lossy
+    {1: Fraction(1, 1)}
     """
 
     lossless: ClassVar[bool] = False
@@ -99,6 +108,21 @@ class VerifyContext:
     token_ids : int32 array [len]
         Prompt and output so far.
     sampling_params : SamplingParams
+
+    Examples
+    --------
+    >>> class Same(Verification):
+    ...     "Accepts a chain as long as plain decoding would have drawn its tokens."
+    ...     lossless = True
+    ...     def verify(self, context):
+    ...         path = []
+    ...         while len(path) < len(context.draft) and context.draft.token_ids[len(path)] == context.target_token(len(path)):
+    ...             path.append(len(path))
+    ...         return path, context.target_token(len(path))
+    >>> config = SpeculativeConfig(PromptLookup(), 4, verification=Same())
+    >>> params = SamplingParams(max_tokens=16, seed=1)
+    >>> llm.generate("one two one", params, speculative_config=config).texts == llm.generate("one two one", params).texts
+    True
     """
 
     def __init__(self, rows: Rows, token_ids: I32, sampling_params: SamplingParams) -> None:
@@ -138,6 +162,13 @@ class Typical(Alike, Verification):
     ----------
     epsilon, delta : float
         As above.
+
+    Examples
+    --------
+    >>> config = SpeculativeConfig(PromptLookup(), 4, verification=Typical(epsilon=0.1))
+    >>> output = llm.generate("one two one two one", max_tokens=16, seed=1, speculative_config=config)[0]
+    >>> output.outputs[0].spec_decode_metrics.lossless
+    False
     """
 
     def __init__(self, epsilon: float = 0.09, delta: float = 0.3) -> None:

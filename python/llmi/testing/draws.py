@@ -42,6 +42,11 @@ def assert_same_distribution(
         Also where no counts of this number of draws could fail: it says how many draws are needed.
     InvalidParamsError
         What was given is neither counts nor a function, or `expected` holds no probabilities.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> assert_same_distribution(lambda i: int(rng.integers(2)), {0: 0.5, 1: 0.5}, num_draws=2000)
     """
     false_alarm = parse(_FALSE_ALARM, "false_alarm", false_alarm)
     law = _law(expected)

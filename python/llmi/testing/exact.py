@@ -66,6 +66,13 @@ def exact_distribution(llm: LLM, prompt: Prompt, sampling_params: SamplingParams
     Raises
     ------
     UnsupportedCombinationError
+
+    Examples
+    --------
+    >>> with LLM(tiny_model(vocab_size=8), kv_cache_memory_bytes=1 << 24) as small:
+    ...     law = exact_distribution(small, [1, 2, 3], SamplingParams(temperature=0.7), num_tokens=2)
+    >>> len(law), round(sum(law.values()), 6)
+    (64, 1.0)
     """
     num_tokens = parse(_NUM_TOKENS, "num_tokens", num_tokens)
     given = sampling_params if isinstance(sampling_params, SamplingParams) else SamplingParams()

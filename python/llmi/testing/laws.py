@@ -59,6 +59,11 @@ def assert_lossless(
     ------
     AssertionError
         It says where tokens or distributions part.
+
+    Examples
+    --------
+    >>> params = llmi.SamplingParams(seed=1)
+    >>> assert_lossless(llmi.PromptLookup(), llm, prompts=["one two one"], sampling_params=[params], num_tokens=16)
     """
     config = parse_speculation(speculation)
     assert config is not None, "speculation is off"

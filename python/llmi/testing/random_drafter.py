@@ -63,6 +63,13 @@ def random_drafter(quality: float, *, seed: int = 0) -> Drafter:
     ------
     ValueError
         A quality outside [0, 1].
+
+    Examples
+    --------
+    >>> drafter = random_drafter(0.8, seed=1)
+    >>> params = SamplingParams(max_tokens=16, seed=1)
+    >>> llm.generate("The sea is", params, speculative_config=drafter).texts == llm.generate("The sea is", params).texts
+    True
     """
     if not 0 <= quality <= 1:
         raise ValueError("quality must lie in [0, 1]")

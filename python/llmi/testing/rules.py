@@ -69,6 +69,13 @@ def verification_law(
     ------
     InvalidParamsError
         A verification that has no rule for one position.
+
+    Examples
+    --------
+    >>> from fractions import Fraction
+    >>> law = verification_law("rejection", [Fraction(1, 4), Fraction(3, 4)], [Fraction(1, 2), Fraction(1, 2)])
+    >>> law == {0: Fraction(1, 4), 1: Fraction(3, 4)}
+    True
     """
     rule = Verification() if verification == "rejection" else verification
     if not isinstance(rule, Verification) or rule.judges_whole_drafts:

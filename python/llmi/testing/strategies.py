@@ -134,12 +134,13 @@ def compare_strategies(
 
     Examples
     --------
-    >>> from llmi import BeamSearchParams, SamplingParams
-    >>> compare_strategies({  # doctest: +SKIP
-    ...     "greedy": SamplingParams(temperature=0, max_tokens=32),
-    ...     "4 beams": BeamSearchParams(beam_width=4, max_tokens=32),
-    ...     "contrastive": {"penalty_alpha": 0.6, "top_k": 4, "max_tokens": 32},
-    ... }, ["The sea is"]).plot()
+    >>> strategies = {
+    ...     "greedy": llmi.SamplingParams(temperature=0, max_tokens=8),
+    ...     "4 beams": llmi.BeamSearchParams(beam_width=4, max_tokens=8),
+    ...     "contrastive": {"penalty_alpha": 0.6, "top_k": 4, "max_tokens": 8},
+    ... }
+    >>> [row.name for row in compare_strategies(strategies, ["The sea is"], llm=llm)]
+    ['greedy', '4 beams', 'contrastive']
     """
     if not strategies:
         raise InvalidParamsError("strategies is empty: give at least one", "strategies")

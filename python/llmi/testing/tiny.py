@@ -182,6 +182,12 @@ def tiny_model(
     ------
     ValueError
         An architecture that is not listed.
+
+    Examples
+    --------
+    >>> path = tiny_model("gemma3", num_layers=2, path="tiny")
+    >>> sorted(file.name for file in path.iterdir())
+    ['config.json', 'model.safetensors', 'tokenizer.json', 'tokenizer_config.json']
     """
     if architecture not in _ARCHITECTURES:
         raise ValueError(f"architecture must be one of {sorted(_ARCHITECTURES)}")

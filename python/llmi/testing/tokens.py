@@ -17,6 +17,10 @@ def assert_same_tokens(actual: Outputs, expected: Outputs, *, logprobs: bool = T
     Raises
     ------
     AssertionError
+
+    Examples
+    --------
+    >>> assert_same_tokens(llm.generate("The sea is", max_tokens=8, seed=1), llm.generate("The sea is", max_tokens=8, seed=1))
     """
     assert len(actual) == len(expected), f"{len(actual)} outputs, expected {len(expected)}"
     for i, (a, b) in enumerate(zip(actual, expected, strict=True)):

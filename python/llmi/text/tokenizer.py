@@ -69,6 +69,14 @@ class Tokenizer:
     ------
     TokenizerError
         The vocabulary is missing, broken, or of a kind that llmi does not know.
+
+    Examples
+    --------
+    >>> tokenizer = Tokenizer(llmi.testing.tiny_model(vocab_size=257))
+    >>> tokenizer.encode("The sea")
+    [85, 105, 102, 33, 116, 102, 98]
+    >>> tokenizer.decode(tokenizer.encode("The sea"))
+    'The sea'
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -187,7 +195,7 @@ class Tokenizer:
 
         Examples
         --------
-        >>> tokenizer.encode("<|im_start|>", add_special_tokens=False, parse_special=True)
+        >>> tokenizer.encode("<|im_start|>", add_special_tokens=False, parse_special=True)  # doctest: +SKIP
         [1]
         """
         add_special_tokens, parse_special = option("add_special_tokens", add_special_tokens), option("parse_special", parse_special)

@@ -53,6 +53,13 @@ class ToolEvent:
         Of arguments JSON text.
     id, name : str
         Those of a call that begins.
+
+    Examples
+    --------
+    >>> chat = chat_tools(llm.tokenizer, tool_format="hermes", tools=[{"type": "function", "function": {"name": "add"}}])
+    >>> events = chat.stream(seed=1, index=0).feed('Yes. <tool_call>{"name": "add", "arguments": {}}</tool_call>')
+    >>> [(event.kind, event.name) for event in events]
+    [('text', ''), ('call', 'add'), ('arguments', 'add')]
     """
 
     kind: Literal["text", "reasoning", "call", "arguments"]

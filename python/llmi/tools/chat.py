@@ -65,6 +65,13 @@ class ToolChat:
         For the template's variable `tools`.
     format : AnswerFormat or None
         None: an answer is text alone.
+
+    Examples
+    --------
+    >>> add = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}
+    >>> chat = chat_tools(llm.tokenizer, tools=[add], tool_format="hermes")
+    >>> isinstance(chat, ToolChat), chat.read("No call.", seed=1, index=0).content
+    (True, 'No call.')
     """
 
     params: object
@@ -150,6 +157,14 @@ def chat_tools(
         The schemas take longer than requests that arrive online wait (DEADLINE_S); one that waits for its end has no limit of time.
     UnsupportedCombinationError
         `params` has structured_outputs, too.
+
+    Examples
+    --------
+    >>> add = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}
+    >>> chat = chat_tools(llm.tokenizer, tools=[add], tool_format="hermes")
+    >>> answer = chat.read('<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>', seed=1, index=0)
+    >>> answer.tool_calls[0].name, answer.tool_calls[0].arguments
+    ('add', {'a': 1})
     """
     functions = functions_of(tools)
     choice = choice_of(tool_choice, functions)

@@ -50,6 +50,18 @@ class ToolStream:
     ----------
     calls : list of ToolCall
         Those that have come.
+
+    Examples
+    --------
+    >>> add = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}
+    >>> stream = chat_tools(llm.tokenizer, tools=[add], tool_format="hermes").stream(seed=1, index=0)
+    >>> for piece in ("Yes.", '<tool_call>{"name": "add", ', '"arguments": {"a": 1}}</tool_call>'):
+    ...     print([event.kind for event in stream.feed(piece)])
+    ['text']
+    []
+    ['call', 'arguments']
+    >>> stream.finish(), stream.calls[0].arguments
+    ([], {'a': 1})
     """
 
     def __init__(self, format: AnswerFormat, seed: int, index: int, prompt: str = "") -> None:

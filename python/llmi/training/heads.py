@@ -79,8 +79,11 @@ def train_heads(
 
     Examples
     --------
-    >>> report = llmi.train_heads(llm, "heads", minutes=10)  # doctest: +SKIP
-    >>> llm = LLM(speculative_config=llmi.Eagle("heads"))  # doctest: +SKIP
+    >>> report = train_heads(llm, "heads", prompts=["The sea is", "The sky is"], steps=2)  # many more, for heads that help
+    >>> with LLM(llm.model_info.path, speculative_config=llmi.Eagle("heads"), kv_cache_memory_bytes=1 << 24) as quick:
+    ...     texts = quick.generate("The sea is", max_tokens=8, seed=1).texts
+    >>> texts == llm.generate("The sea is", max_tokens=8, seed=1).texts
+    True
     """
     settings = _Settings(llm, output, prompts, kind, steps, minutes, seed)
     settings.begin(parse(Flag(), "resume", resume))

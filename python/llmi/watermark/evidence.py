@@ -25,6 +25,12 @@ class Detection:
         Green tokens among them; for SynthID the g values that are 1, of num_scored x len(keys).
     score : float
         The share of green tokens; for SynthID the weighted mean of the g values. NaN where nothing could be scored.
+
+    Examples
+    --------
+    >>> detection = KGW(llm.model_info.vocab_size).detect([5, 7, 9, 11])
+    >>> detection.num_scored, 0 <= detection.p_value <= 1
+    (3, True)
     """
 
     p_value: float

@@ -51,8 +51,9 @@ class KGW:
     Examples
     --------
     >>> mark = KGW(llm.model_info.vocab_size)
-    >>> out = llm.generate("Once upon a time", temperature=1, max_tokens=200, logits_processors=[mark])[0]
-    >>> mark.detect(out.token_ids).p_value < 1e-6
+    >>> output = llm.generate("The sea is", temperature=1, max_tokens=100, logits_processors=[mark], seed=1)[0]
+    >>> mark.detect(output.token_ids).p_value < 1e-6
+    True
     """
 
     vocab_size: int

@@ -80,8 +80,9 @@ class SynthID:
     Examples
     --------
     >>> mark = SynthID(range(1000, 1030))
-    >>> out = llm.generate("Once upon a time", temperature=1, max_tokens=200, logits_processors=[mark])[0]
-    >>> mark.detect(out.token_ids).p_value < 1e-6
+    >>> output = llm.generate("The sea is", temperature=1, max_tokens=100, logits_processors=[mark], seed=1)[0]
+    >>> mark.detect(output.token_ids).p_value < 1e-6
+    True
     """
 
     keys: Sequence[int]
