@@ -222,6 +222,8 @@ sys.modules[__name__].__class__ = _Package
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return importlib.import_module(f"llmi.{name}")
+    if name == "_core":  # asked for by `from llmi import _core`, the first of which comes here
+        return importlib.import_module("llmi.base.compiled").core
     if name not in _HOME:
         raise AttributeError(f"module 'llmi' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"llmi.{_HOME[name]}"), name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -103,3 +104,21 @@ def test_sources_of_test_parts_are_listed_apart() -> None:
     assert all(name in apart for name in ("bind_testing.cpp", "bind_device_probes.cpp", "cuda/emulated_device.cc"))
     assert 'cmake.define.LLMI_TESTING = "OFF"' in (ROOT / "pyproject.toml").read_text()
     assert "cmake.define.LLMI_TESTING=ON" in (ROOT / "tests" / "run.py").read_text()
+
+
+@pytest.mark.skipif(not (ROOT / "cmake").is_dir() or shutil.which("cmake") is None, reason="no checkout, or no cmake")
+@pytest.mark.parametrize("compiler", ["GNU 10.2", "IntelLLVM 2024.1"])
+def test_a_compiler_that_was_not_compared_is_refused(compiler: str, tmp_path: Path) -> None:
+    name, version = compiler.split()
+    given = {"COMPILER_ID": name, "COMPILER_VERSION": version, "COMPILER_ID_RUN": "TRUE", "COMPILER_WORKS": "TRUE"}
+    given |= {"STANDARD_COMPUTED_DEFAULT": "17", "EXTENSIONS_COMPUTED_DEFAULT": "ON"}  # else CMake asks the compiler itself
+    flags = [f"-DCMAKE_CXX_{key}={value}" for key, value in given.items()]
+    done = subprocess.run(["cmake", "-S", ROOT, "-B", tmp_path, *flags], capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert done.returncode == 1 and re.search(rf"needs\s+GCC\s+11.*is\s+{name}\s+{version}", done.stderr, re.DOTALL), done.stderr
+
+
+def test_a_missing_or_old_compiled_module_says_what_to_do() -> None:
+    done = run("import sys; sys.modules['llmi._core'] = None; import llmi; llmi.LLM")
+    assert re.match(r"ImportError: llmi's compiled module cannot be loaded .*--force-reinstall", done.stderr.splitlines()[-1]), done.stderr
+    with pytest.raises(AttributeError, match=r"'a_newer_name'; if it is older than these Python files, install the wheel"):
+        _core.a_newer_name  # type: ignore[attr-defined]  # noqa: B018
