@@ -22,6 +22,7 @@ RUN_BY = {
     "docs/tiers.md": "project/test_readme.py",
     "docs/simulator.md": "project/test_readme.py",
     "docs/gallery.md": "lab/test_gallery.py",
+    "docs/compression.md": "compress/test_commands_of_docs.py",
     "docs/structured-output.md": "structured/test_structured_page.py",
     **{f"docs/from-{name}.md": "project/test_migration.py" for name in ("vllm", "transformers", "llama-cpp-python", "sglang")},
 }

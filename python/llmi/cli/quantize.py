@@ -18,17 +18,25 @@ def add_quantize_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", help="a new .gguf file")
     parser.add_argument(
         "--type",
-        default="Q4_0",
+        default=None,
         metavar="TYPE",
-        help=f"of the matrices of the layers: {TYPES}; for study int8-tensor, int8-channel, int8-32",
+        help=f"of the matrices of the layers (Q4_0): {TYPES}; for study int8-tensor, int8-channel, int8-32",
     )
+    parser.add_argument("--like", default=None, metavar="MIXTURE", help="types of all tensors as llama.cpp mixes them, such as Q4_K_M")
     parser.add_argument("--method", default="search", metavar="METHOD", help=f"{METHODS}: docs/compression.md")
     parser.add_argument(
         "--tensor", action="append", default=[], metavar="PATTERN=TYPE", help="another type for tensors of such names; may be repeated"
     )
     parser.add_argument(
-        "--calibration", metavar="FILE", default=None, help="of llmi calibrate: weighs errors by it; gptq needs one with --gram"
+        "--calibration",
+        metavar="FILE",
+        default=None,
+        help="of llmi calibrate: weighs errors by it; gptq needs one with --gram; own: made now, on what the model writes",
     )
+    parser.add_argument(
+        "--rotate", type=int, nargs="?", const=0, default=None, metavar="SEED", help="turn the residual stream first (seed 0)"
+    )
+    parser.add_argument("--awq", action="store_true", help="scale columns by what they read first; needs --calibration")
 
 
 def run_quantize(arguments: argparse.Namespace) -> int:
@@ -48,6 +56,9 @@ def run_quantize(arguments: argparse.Namespace) -> int:
         method=arguments.method,
         tensors=tensors,
         calibration=arguments.calibration,
+        like=arguments.like,
+        rotate=arguments.rotate,
+        awq=arguments.awq,
     )
     show(str(report))
     return 0

@@ -64,6 +64,17 @@ def encode_searched(grid: Grid, values: F32, weights: F32 | None = None) -> byte
         return b"".join(pool.map(piece, range(0, len(blocks), step)))
 
 
+def rounded(grid: Grid, values: F32, weights: F32) -> F32:
+    """What a search by these weights of columns makes of a matrix."""
+    blocks = values.reshape(-1, grid.columns)
+    per_row = weights.reshape(-1, grid.columns)
+    scales = grid.scales(blocks, per_row[np.arange(len(blocks)) % len(per_row)])
+    codes = nearest(grid, blocks, scales).reshape(-1, grid.part)
+    levels = np.array(grid.levels, np.float32)[codes] if grid.levels else codes.astype(np.float32)
+    found: F32 = (scales.scale.reshape(-1, 1) * levels + scales.low.reshape(-1, 1)).reshape(values.shape)
+    return found
+
+
 def nearest(grid: Grid, blocks: F32, scales: Scales) -> I16:
     """The codes [num_blocks, columns] that are nearest under these scales."""
     parts = blocks.reshape(-1, grid.part)

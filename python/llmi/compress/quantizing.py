@@ -6,16 +6,20 @@ import dataclasses
 import fnmatch
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from llmi.base.kinds import Choice, Text, parse, show
+from llmi.base.kinds import Choice, Flag, Text, parse, show
 from llmi.base.progress import progress
 from llmi.compress.calibration import Calibration
+from llmi.compress.column_scales import ScaledSource
 from llmi.compress.gguf_file import NewTensor, StoredTensor, made_ahead, number_entry, text_entry, write_gguf
 from llmi.compress.grids import GRIDS
-from llmi.compress.made_files import FLOATS, RECEIPT, VERSION, Report, Source, float_bytes, free_path, loaded, origin_of
+from llmi.compress.made_files import FLOATS, RECEIPT, VERSION, Report, Source, float_bytes, free_path, origin_of
+from llmi.compress.mixtures import MIXTURES, of_mixture
+from llmi.compress.preparing import OWN, SEED, calibrated, rotated
+from llmi.compress.rewriting import float_tensor
 from llmi.compress.rounding import METHODS, Rounding
 from llmi.compress.study import FORM, check_method, study_type
 from llmi.errors import InvalidParamsError
@@ -47,10 +51,13 @@ def quantize(
     model: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    type: str = "Q4_0",
+    type: str | None = None,
     method: str = "search",
     tensors: Mapping[str, str] | None = None,
     calibration: Calibration | str | os.PathLike[str] | None = None,
+    like: str | None = None,
+    rotate: int | None = None,
+    awq: bool = False,
 ) -> Report:
     """Writes a GGUF file with the matrices of the layers in a smaller type; all metadata and the tokenizer are those of the source.
 
@@ -62,9 +69,9 @@ def quantize(
         A GGUF file of one part.
     out : path
         A new .gguf file; it is written whole or not at all.
-    type : {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4", "F16", "BF16", "F32"}
-        Of the matrices of the layers. Embedding, head and norms keep their types. Where 256 does not divide the columns, a K type becomes
-        the one that llama.cpp chooses.
+    type : {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4", "F16", "BF16", "F32"}, optional
+        Of the matrices of the layers (default: Q4_0). Embedding, head and norms keep their types. Where 256 does not divide the columns, a
+        K type becomes the one that llama.cpp chooses.
         For study "int8-tensor", "int8-channel" or "int8-32" (2 to 8 bits): what such codes stand for, as F32: the file is not smaller.
     method : {"search", "absmax", "gptq", "kl"}
         "absmax": ggml's own rule, byte for byte, for Q4_0 to Q8_0. "search": scales and minima of the least squared error, which a
@@ -74,7 +81,15 @@ def quantize(
         Pattern of names, such as "blk.*.ffn_down.*": type. Of several that match, the last one holds, for all tensors of two dimensions or
         more.
     calibration : Calibration or path, optional
-        Of `calibrate`, or a file of llama-imatrix. "gptq" needs one with gram=True.
+        Of `calibrate`, or a file of llama-imatrix; "own" makes one on the model's own text. "gptq" needs products of columns.
+    like : str, optional
+        Instead of a type, one of llama.cpp's mixtures, embedding and head included: "Q4_K_M", "Q4_K_S", "Q3_K_S", "Q3_K_M", "Q3_K_L",
+        "Q5_K_S", "Q5_K_M", "Q6_K", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0" or "IQ4_NL".
+    rotate : int, optional
+        Seed of a rotation that comes first, as by `rotate`. A calibration is then "own", or one of the file that `rotate` makes.
+    awq : bool
+        Before rounding, columns that read much are multiplied and the layer before makes up for it (Lin et al. 2024, arXiv 2306.00978);
+        the exponent is the best of nine for each. It needs a calibration.
 
     Returns
     -------
@@ -83,21 +98,29 @@ def quantize(
     Raises
     ------
     InvalidParamsError
-        An unknown type or method, a pattern that no tensor matches, a calibration of another model or without what the method needs, an
-        `out` that exists or cannot be written.
+        An unknown type or method, a type beside a mixture, a pattern that no tensor matches, a calibration of another model or without what
+        the method needs, an `out` that exists or cannot be written.
     ModelFileError
-        No GGUF file of one part, or no calibration.
+        No GGUF file of one part, or no calibration; UnsupportedModelError names what a rotation or awq does not know of a graph.
 
     Examples
     --------
     >>> from llmi.compress import quantize
     >>> print(quantize("model.gguf", "small.gguf", type="Q4_1", tensors={"*ffn_down*": "Q8_0"}))  # doctest: +SKIP
     """
-    settings = Settings.of(type, method, [] if tensors is None else tensors.items())
+    settings = Settings.of(type, method, [] if tensors is None else tensors.items(), like, rotate, awq)
+    settings.check_calibration(calibration)
     path, target = by_name.resolve(model), free_path(out)
-    sums = loaded(calibration)
-    rounding, source = Rounding(settings.method, sums), Source(path)
-    return write_quantized(source, target, settings, rounding, origin_of(source, sums, calibration))
+    source = Source(path)
+    plain = origin_of(source, None, None)
+    with rotated(source, settings.rotate, plain) as ready:
+        sums = calibrated(ready, calibration, gram=settings.method == "gptq", is_rotated=settings.rotate is not None)
+        origin = origin_of(ready, sums, None if calibration == OWN else calibration) | plain
+        report = write_quantized(ready, target, settings, sums, origin)
+    report.source_bytes = source.gguf.path.stat().st_size
+    if settings.rotate is not None:
+        report.requantized = quantized_types(source, source.tensors)
+    return report
 
 
 class _TypeName:
@@ -113,34 +136,81 @@ class _TypeName:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a file is made by. tensors: patterns of names and their types, in the order in which they hold."""
+    """What a file is made by. tensors: patterns of names and their types, in the order in which they hold. type: None of a mixture."""
 
-    type: str
+    type: str | None
     method: str
     tensors: list[tuple[str, str]]
+    like: str | None = None
+    rotate: int | None = None
+    awq: bool = False
 
     @classmethod
-    def of(cls, kind: object, method: object, tensors: Iterable[tuple[object, object]]) -> Settings:
+    def of(
+        cls,
+        kind: object,
+        method: object,
+        tensors: Iterable[tuple[object, object]],
+        like: object = None,
+        rotate: object = None,
+        awq: object = False,
+    ) -> Settings:
         """From a caller or a receipt. Raises InvalidParamsError."""
         rules = [(parse(Text(), "tensors", pattern), parse(_TypeName(), f"tensors[{pattern!r}]", wanted)) for pattern, wanted in tensors]
-        return cls(parse(_TypeName(), "type", kind), parse(Choice(METHODS), "method", method), rules)
+        if like is not None and kind is not None:
+            raise InvalidParamsError(f"type={kind!r} and like={like!r}: a mixture has the types of all tensors, take one of both", "like")
+        mixture = None if like is None else parse(Choice(tuple(MIXTURES)), "like", like)
+        chosen = None if like is not None else parse(_TypeName(), "type", "Q4_0" if kind is None else kind)
+        seed = None if rotate is None else parse(SEED, "rotate", rotate)
+        return cls(chosen, parse(Choice(METHODS), "method", method), rules, mixture, seed, parse(Flag(), "awq", awq))
+
+    def told(self) -> dict[str, object]:
+        """For the receipt."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None and value is not False}
+
+    def check_calibration(self, given: object) -> None:
+        """Raises InvalidParamsError: it is missing, or is not read."""
+        if self.awq and given is None:
+            raise InvalidParamsError('awq: it needs a calibration, such as calibration="own"', "calibration")
+        if given == OWN and self.method in ("absmax", "kl") and not self.awq:  # before minutes pass
+            raise InvalidParamsError(f'calibration: method="{self.method}" reads none; "search" weighs errors by it', "calibration")
+
+    def types(self, source: Source, has_importance: bool) -> tuple[dict[str, str], dict[str, str]]:
+        """({name: type}, {name: why it has another one or stays}). Raises InvalidParamsError for a pattern that matches nothing."""
+        tensors = source.gguf.tensors
+        if self.like is not None:
+            chosen = of_mixture(self.like, tensors, source.spec, has_importance)
+        else:
+            names = [tensor.name for tensor in tensors if tensor.name.startswith("blk.") and tensor.name.endswith(".weight")]
+            chosen = dict.fromkeys(names, str(self.type))
+        return fitting(tensors, chosen, self.tensors)
 
 
-def write_quantized(source: Source, target: Path, settings: Settings, rounding: Rounding, origin: Mapping[str, object]) -> Report:
+def write_quantized(
+    source: Source, target: Path, settings: Settings, calibration: Calibration | None, origin: Mapping[str, object]
+) -> Report:
     """Writes the file, with a receipt."""
     tensors = source.gguf.tensors
-    wanted, fallbacks = _wanted(tensors, settings)
+    wanted, fallbacks = settings.types(source, calibration is not None)
     for kind in wanted.values():
         check_method(kind, settings.method)
+    exponents: dict[str, int] = {}
+    by_rounding = calibration
+    if settings.awq and calibration is not None:
+        source = ScaledSource(source, wanted, calibration)
+        exponents = source.exponents
+        by_rounding = None if settings.method in ("absmax", "kl") else source.calibration
+    rounding = Rounding(settings.method, by_rounding)
     in_blocks = [tensor for tensor in tensors if wanted.get(tensor.name) in GRIDS]
     remarks = {
         tensor.name: how for tensor in in_blocks if (how := rounding.remark(tensor.name, tensor.shape, wanted[tensor.name])) is not None
     }
     made = [_made(source, tensor, wanted.get(tensor.name), rounding) for tensor in tensors]
     entries = dict(source.gguf.entries)
-    entries["general.file_type"] = number_entry(_FILE_TYPES.get(settings.type, 0))
+    remarks |= {name: f"awq, exponent {eighths} / 8" for name, eighths in exponents.items() if name not in remarks}
+    entries["general.file_type"] = number_entry(_file_type(settings))
     entries["general.quantization_version"] = number_entry(2)
-    receipt = {"version": VERSION, "made": "quantize", **origin, "settings": dataclasses.asdict(settings)}
+    receipt = {"version": VERSION, "made": "quantize", **origin, "settings": settings.told()}
     entries[RECEIPT] = text_entry(json.dumps(receipt, sort_keys=True))
     try:
         with progress(len(made), "tensors") as bar, made_ahead(made) as ahead:
@@ -154,22 +224,31 @@ def write_quantized(source: Source, target: Path, settings: Settings, rounding: 
         tensors={old.name: wanted[old.name] for old in tensors if not _is_kept(old, wanted.get(old.name))},
         fallbacks=fallbacks,
         remarks=remarks,
-        requantized=sorted(
-            {source.type_name(tensor) for tensor in tensors if tensor.name in wanted and tensor.type not in FLOATS.values()}
-        ),
+        requantized=quantized_types(source, wanted),
     )
 
 
-def _wanted(tensors: Iterable[StoredTensor], settings: Settings) -> tuple[dict[str, str], dict[str, str]]:
-    """({name: type}, {name: why it stays}). Raises InvalidParamsError for a pattern that matches nothing."""
+def quantized_types(source: Source, names: Iterable[str]) -> list[str]:
+    """Types of these tensors that are no floats."""
+    return sorted({source.type_name(source.tensors[name]) for name in names if source.tensors[name].type not in FLOATS.values()})
+
+
+def _file_type(settings: Settings) -> int:
+    return MIXTURES[settings.like][1] if settings.like is not None else _FILE_TYPES.get(str(settings.type), 0)
+
+
+def fitting(
+    tensors: Iterable[StoredTensor], types: Mapping[str, str], rules: Sequence[tuple[str, str]]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """({name: type}, {name: why it is another one}) of matrices that are to have these types, the last rule that matches before them."""
     wanted: dict[str, str] = {}
-    unused = {pattern for pattern, _ in settings.tensors}
+    unused = {pattern for pattern, _ in rules}
     fallbacks: dict[str, str] = {}
     for tensor in tensors:
         if len(tensor.shape) < 2:
             continue
-        chosen = settings.type if tensor.name.startswith("blk.") and tensor.name.endswith(".weight") else None
-        for pattern, named in settings.tensors:
+        chosen = types.get(tensor.name)
+        for pattern, named in rules:
             if fnmatch.fnmatchcase(tensor.name, pattern):
                 chosen = named
                 unused.discard(pattern)
@@ -204,7 +283,10 @@ def _number(kind: str) -> int:
 
 
 def _made(source: Source, tensor: StoredTensor, kind: str | None, rounding: Rounding) -> NewTensor:
-    if kind is None or _is_kept(tensor, kind):
+    changed = isinstance(source, ScaledSource) and source.changes(tensor.name)
+    if changed and kind is None:
+        return float_tensor(tensor.name, tensor.shape, tensor.type, partial(source.values, tensor.name))
+    if kind is None or (_is_kept(tensor, kind) and not changed):
         return source.copied(tensor.name)
     return NewTensor(tensor.name, tensor.shape, _number(kind), partial(_encoded, source, tensor.name, kind, rounding))
 

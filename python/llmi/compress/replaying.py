@@ -14,11 +14,11 @@ from llmi.compress.gguf_file import GgufSource
 from llmi.compress.heads_of_files import PoolHeads
 from llmi.compress.layers import DropLayers
 from llmi.compress.made_files import RECEIPT, VERSION, Report, Source, calibration_of
+from llmi.compress.preparing import rotated
 from llmi.compress.pruning import Prune
 from llmi.compress.quantizing import Settings, write_quantized
 from llmi.compress.rewriting import Method, write
 from llmi.compress.rotation import Rotate
-from llmi.compress.rounding import Rounding
 from llmi.errors import InvalidParamsError
 from llmi.models import by_name
 from llmi.models.catalogue import sha256_of_file
@@ -27,8 +27,9 @@ Write = Callable[[Source, Path, "dict[str, Any]", Calibration | None], Report]
 
 
 def _quantized(settings: dict[str, Any]) -> Write:
-    made = Settings.of(settings["type"], settings["method"], settings["tensors"])
-    return lambda source, target, origin, sums: write_quantized(source, target, made, Rounding(made.method, sums), origin)
+    before = settings.get("rotate"), settings.get("awq", False)
+    made = Settings.of(settings.get("type"), settings["method"], settings["tensors"], settings.get("like"), *before)
+    return lambda source, target, origin, sums: write_quantized(source, target, made, sums, origin)
 
 
 def _rewritten(of: Callable[[dict[str, Any]], Method]) -> Callable[[dict[str, Any]], Write]:
@@ -73,18 +74,20 @@ def replay_file(
         digest, name = str(origin["source"]), str(origin["model"])
     except InvalidParamsError as error:
         raise InvalidParamsError(f"{path}: {error}") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidParamsError(f"{path}: its receipt cannot be read: {error!r:.200}") from None
     source = Source(by_name.resolve(path.parent / name if model is None else model))
     found = source.opened.digest()()
     if found != digest:
         raise InvalidParamsError(f"{source.path} is not the source of {path}: SHA-256 {found}, not {digest}")
-    sums = None
-    if "calibration" in origin:
-        sums = calibration_of(path, source.path, origin["calibration"], calibration)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+    turn = receipt["settings"].get("rotate")
+    with (
+        tempfile.TemporaryDirectory(dir=path.parent) as folder,
+        rotated(source, turn, {"source": digest, "model": name}) as ready,
+    ):
+        sums = None if "calibration" not in origin else calibration_of(path, ready.path, origin["calibration"], calibration)
         again = Path(folder) / path.name
-        writes(source, again, origin, sums)
+        writes(ready, again, origin, sums)
         first, second = sha256_of_file(path), sha256_of_file(again)
     if first == second:
         return True, f"{path}: made again from {source.path.name} with the same bytes (SHA-256 {first})"
