@@ -59,6 +59,7 @@ from llmi.text.tokenizer import Message, Tokenizer
 
 if TYPE_CHECKING:
     from llmi.handover.engine import Handover
+    from llmi.ranks.mpi import MpiRanks
     from llmi.ranks.workers import Ranks
     from llmi.speculation.factory import SpeculationFactory
 
@@ -82,7 +83,7 @@ def _tokenizer_of(given: str | os.PathLike[str] | Tokenizer | None, files: OpenM
 
 
 _open_engines: weakref.WeakSet[_core.Engine] = weakref.WeakSet()
-_mpi_ranks: list[Ranks] = []
+_mpi_ranks: list[MpiRanks] = []
 
 
 _EXIT_S = 5.0  # how long the program's end waits for engines whose hooks do not return
@@ -96,7 +97,7 @@ def _close_all() -> None:
         with contextlib.suppress(KeyboardInterrupt):
             engine.close(max(0.0, deadline - time.monotonic()))
     for ranks in _mpi_ranks:
-        ranks.close()  # MPI's processes leave it together
+        ranks.end()  # MPI's processes leave it together
 
 
 class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
@@ -261,7 +262,7 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
         except BaseException:
             ranks.close()
             raise
-        if world is not None:
+        if isinstance(ranks, MpiRanks) and not ranks.is_one_machine:
             _mpi_ranks.append(ranks)
         restart = ranks.restart if given["on_worker_failure"] == "restart" and world is None else None
         return {**ranks.options(0, files), **library, "ranks": ranks.group, "restart_ranks": restart}

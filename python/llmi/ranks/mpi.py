@@ -1,9 +1,10 @@
-"""Ranks that mpirun or srun has started. MPI finds them; on one machine they gather in shared memory, as those that llmi starts do."""
+"""Ranks that MPI finds, or Open MPI starts from a plain process: on one machine they gather in shared memory, as those that llmi starts."""
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any, NoReturn
 
 from llmi import _core
 from llmi.errors import InvalidParamsError
-from llmi.models.files import OpenModel
+from llmi.models.files import OpenModel, open_model
 from llmi.ranks.mpi_world import FIELD, World
 from llmi.ranks.workers import SHARED, Ranks, peak_bytes, rank_facts
 from llmi.replicas.process import divided
@@ -51,19 +52,22 @@ class MpiRanks(Ranks):
 
     def __init__(self, world: World, split: Sequence[float] | None, num_threads: int | None) -> None:
         self._world = world
+        if world.is_spawned and world.rank == 0:
+            world.tell({"split": split, "num_threads": num_threads})
         self._own = {"pid": os.getpid(), "host": os.uname().nodename[:63], "machine": _machine()}
         machines = [fact["machine"] for fact in world.exchange(self._own)]
-        self._is_one_machine = all(machine == machines[0] for machine in machines)
+        self.is_one_machine = all(machine == machines[0] for machine in machines)
         here = [rank for rank, machine in enumerate(machines) if machine == self._own["machine"]]
         own = _core.system_info()["num_threads"]
         is_bound = own < (os.cpu_count() or own)
         threads = [own] * len(here) if is_bound and num_threads is None else divided(num_threads or own, len(here))
         self._num_threads = threads[here.index(world.rank)]
         self._spins = sum(threads) <= (os.cpu_count() or own)
+        self._has_settled = False
         self.split = [] if split is None else list(split)
         self._identity = ""
         self._facts: list[dict[str, Any]] = []
-        if self._is_one_machine and world.rank == 0:
+        if self.is_one_machine and world.rank == 0:
             self.group = _core.RankGroup(world.size, spins=self._spins)
 
     def options(self, rank: int, files: OpenModel) -> dict[str, Any]:
@@ -74,23 +78,25 @@ class MpiRanks(Ranks):
         """Joins the ranks. Returns on rank 0 alone."""
         world = self._world
         shared = {name: options[name] for name in SHARED} | {"spec": spec}
+        if world.is_spawned and world.rank == 0:
+            world.tell({"path": str(files.path), "spec": spec, "options": shared})
         same = rank_facts(files) | {"arguments": sha256(json.dumps([shared, self.split]).encode()).hexdigest()}
         self._identity = sha256(json.dumps(same).encode()).hexdigest()
-        descriptor = self.group.descriptor if self._is_one_machine and world.rank == 0 else -1
+        descriptor = self.group.descriptor if self.is_one_machine and world.rank == 0 else -1
         self._facts = facts = world.exchange({**self._own, "same": same, "descriptor": descriptor})
         try:
             _check_same(facts)
-            if not self._is_one_machine:
+            if not self.is_one_machine:
                 members = [(fact["pid"], fact["host"]) for fact in facts]
                 self.group = _core.RankGroup.over_mpi(*world.handles(), world.rank, members, spins=self._spins)
         except InvalidParamsError:
             world.end()
             raise
-        if self._is_one_machine:
+        if self.is_one_machine:
             world.end()
         if world.rank > 0:
             self._serve(files, shared)
-        if self._is_one_machine:
+        if self.is_one_machine:
             for other, fact in enumerate(facts[1:], 1):
                 self.group.watch(other, fact["pid"])
 
@@ -98,16 +104,19 @@ class MpiRanks(Ranks):
         """Computes until rank 0 has gone. What goes wrong is told to rank 0, whose status is the program's."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         status, rank = 1, self._world.rank
+        first = self._facts[0]
+        leader = os.pidfd_open(first["pid"]) if self.is_one_machine and not self._world.is_spawned else None
         try:
-            if self._is_one_machine:
-                first = self._facts[0]
+            if self.is_one_machine:
                 self.group = _core.RankGroup.join(os.open(f"/proc/{first['pid']}/fd/{first['descriptor']}", os.O_RDWR), rank)
             status = 0
             try:
                 _core.serve_rank(files.core, ranks=self.group, **shared, **self.options(rank, files))
             except Exception as error:
                 self.group.leave(str(error))
-            self.close()
+            self.end()
+            if leader is not None:  # hydra takes the end of one rank for the end of all
+                select.select([leader], [], [])
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -122,9 +131,30 @@ class MpiRanks(Ranks):
         return [peak_bytes(fact["pid"]) if fact["machine"] == self._own["machine"] else 0 for fact in self._facts]
 
     def close(self) -> None:
-        """Ends the others, and leaves MPI with them."""
+        """Ends the others."""
         if "group" not in self.__dict__:  # they were refused
             return
         self.group.leave("")
-        if not self._is_one_machine and self.group.settle():
+        if not self.is_one_machine:
+            self._has_settled = self.group.settle()
+            if self._world.is_spawned and self._has_settled:
+                self._world.end()
+
+    def end(self) -> None:
+        """Closes, and leaves MPI with the others, which all do at the end of the program: of several machines they wait for each other."""
+        self.close()
+        if self._has_settled:
+            if not self._world.is_spawned:
+                self._world.wait_for_all()
             self._world.end()
+
+
+def serve_spawned() -> NoReturn:
+    """What a process runs that Open MPI has started."""
+    world = World()
+    world.join_parent()
+    told = world.tell()
+    ranks = MpiRanks(world, told["split"], told["num_threads"])
+    told = world.tell()
+    ranks.start(open_model(Path(told["path"])), told["spec"], told["options"])
+    raise AssertionError("a rank above 0 ends in start")
