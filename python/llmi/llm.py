@@ -59,7 +59,6 @@ from llmi.text.tokenizer import Message, Tokenizer
 
 if TYPE_CHECKING:
     from llmi.handover.engine import Handover
-    from llmi.ranks.mpi import MpiRanks
     from llmi.ranks.workers import Ranks
     from llmi.speculation.factory import SpeculationFactory
 
@@ -83,7 +82,7 @@ def _tokenizer_of(given: str | os.PathLike[str] | Tokenizer | None, files: OpenM
 
 
 _open_engines: weakref.WeakSet[_core.Engine] = weakref.WeakSet()
-_mpi_ranks: list[MpiRanks] = []
+_at_end: list[Callable[[], None]] = []  # then what MPI's processes do together
 
 
 _EXIT_S = 5.0  # how long the program's end waits for engines whose hooks do not return
@@ -96,8 +95,8 @@ def _close_all() -> None:
     for engine in list(_open_engines):
         with contextlib.suppress(KeyboardInterrupt):
             engine.close(max(0.0, deadline - time.monotonic()))
-    for ranks in _mpi_ranks:
-        ranks.end()  # MPI's processes leave it together
+    for end in _at_end:
+        end()
 
 
 class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
@@ -263,7 +262,7 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
             ranks.close()
             raise
         if isinstance(ranks, MpiRanks) and not ranks.is_one_machine:
-            _mpi_ranks.append(ranks)
+            _at_end.append(ranks.end)
         restart = ranks.restart if given["on_worker_failure"] == "restart" and world is None else None
         return {**ranks.options(0, files), **library, "ranks": ranks.group, "restart_ranks": restart}
 

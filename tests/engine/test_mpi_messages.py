@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import itertools
 import operator
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,61 +15,29 @@ import pytest
 from llmi import LLM, PromptLookup, SpeculativeConfig, WorkerDiedError, _core
 from llmi.ranks import workers
 from llmi.testing import tiny_model
-from native_library import build_library
-from rank_threads import RankThreads
+from mpi_threads import RanksOverMpi, build_mpi, groups
 
-ROOT = Path(__file__).parents[2]
 ARGUMENTS: dict[str, Any] = {"seed": 3, "num_threads": 1, "kv_cache_memory_bytes": 1 << 23}
 PROMPTS = [[5, 9, 2, i] for i in range(6)]
-_worlds = itertools.count()
 
 
 @pytest.fixture(scope="module")
 def mpi(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    library = ctypes.CDLL(build_library(ROOT / "tests/native/mpi.cc", tmp_path_factory.mktemp("mpi")))
-    library.stand_in_communicator.restype = ctypes.c_void_p
-    return library
-
-
-Groups = Callable[[int], list[Any]]
+    return build_mpi(tmp_path_factory.mktemp("mpi"))
 
 
 @pytest.fixture
-def groups(mpi: ctypes.CDLL) -> Groups:
-    """A new world of so many ranks."""
-
-    def make(count: int) -> list[Any]:
-        world = next(_worlds)
-        members = [(1000 + rank, f"host-{rank}") for rank in range(count)]
-        return [
-            _core.RankGroup.over_mpi(mpi._handle, mpi.stand_in_communicator(world, rank), 0, rank, members, spins=False)
-            for rank in range(count)
-        ]
-
-    return make
-
-
-@pytest.fixture
-def over_mpi(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Ranks of an LLM in a world of their own; the groups of the last one."""
-    made: list[Any] = []
-
-    class OverMpi(RankThreads):
-        def _new_group(self, *_: int) -> Any:
-            made[:] = groups(len(self.threads))
-            return made[0]
-
-        def _start(self, number: int, opening: Mapping[str, Any], *_: Any) -> None:
-            self.serve(made[number], opening)
-
-    monkeypatch.setattr(workers, "Ranks", OverMpi)
-    yield made
+def over_mpi(mpi: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> type[RanksOverMpi]:
+    """What an LLM's ranks are."""
+    monkeypatch.setattr(RanksOverMpi, "mpi", mpi, raising=False)
+    monkeypatch.setattr(workers, "Ranks", RanksOverMpi)
+    return RanksOverMpi
 
 
 @pytest.mark.parametrize("to_first", [False, True])
-def test_what_is_gathered(groups: Groups, to_first: bool) -> None:
+def test_what_is_gathered(mpi: ctypes.CDLL, to_first: bool) -> None:
     """Rows of several owners, one of whom has none; to all, and to the first rank alone."""
-    world = groups(3)
+    _, world = groups(mpi, 3)
     blocks = [(0, 0, 3, 4, 10), (2, 5, 5, 4, 10)]
     own = [bytes(10 * row + at if at in parts else 0 for row in range(4) for at in range(10)) for parts in ((0, 1, 2), (), range(5, 10))]
     buffers = [bytearray(values) for values in own]
@@ -97,15 +64,15 @@ def run_all(calls: list[Callable[[], Any]]) -> list[BaseException]:
     return raised
 
 
-def test_ranks_that_gather_different_things(groups: Groups) -> None:
+def test_ranks_that_gather_different_things(mpi: ctypes.CDLL) -> None:
     """The message is shorter than rank 0 asks for."""
-    world = groups(2)
+    _, world = groups(mpi, 2)
     asked = functools.partial(world[0].gather, bytearray(8), [(1, 0, 6, 1, 0)])
     raised = run_all([asked, functools.partial(world[1].gather, bytearray(8), [(1, 0, 4, 1, 0)])])
     assert "ranks are out of step: rank 1 (host-1, process 1001)" in str(raised[0])
 
 
-def test_outputs_are_those_of_one_rank(mpi: ctypes.CDLL, over_mpi: list[Any], tmp_path: Path) -> None:
+def test_outputs_are_those_of_one_rank(mpi: ctypes.CDLL, over_mpi: type[RanksOverMpi], tmp_path: Path) -> None:
     """Several samples, drafts, and a beginning that the cache knows; each gather is a message."""
     model = tiny_model("gemma3", vocab_size=4200, path=tmp_path)
     runs: list[dict[str, Any]] = [
@@ -121,20 +88,20 @@ def test_outputs_are_those_of_one_rank(mpi: ctypes.CDLL, over_mpi: list[Any], tm
     settled: list[bool] = []
     while settled != [True] * 3:  # on a slow machine one may not wait long enough for the others
         settled.clear()
-        run_all([lambda group=group: settled.append(group.settle()) for group in over_mpi])  # type: ignore[misc]
+        run_all([lambda group=group: settled.append(group.settle()) for group in over_mpi.made])  # type: ignore[misc]
 
 
-def test_a_rank_that_leaves_is_named(over_mpi: list[Any], tmp_path: Path) -> None:
+def test_a_rank_that_leaves_is_named(over_mpi: type[RanksOverMpi], tmp_path: Path) -> None:
     with LLM(tiny_model(path=tmp_path), **ARGUMENTS, tensor_parallel_size=3) as llm:
-        over_mpi[2].leave("a fault")
+        over_mpi.made[2].leave("a fault")
         (output,) = llm.generate(PROMPTS[:1], max_tokens=3, on_error="return")
         assert isinstance(output.error, WorkerDiedError)
         assert "rank 2 (host-2, process 1002): a fault" in str(output.error)
 
 
-def test_what_mpi_says_of_a_rank(mpi: ctypes.CDLL, groups: Groups) -> None:
-    world = groups(2)
-    mpi.stand_in_fail(next(_worlds) - 1, 1)
+def test_what_mpi_says_of_a_rank(mpi: ctypes.CDLL) -> None:
+    number, world = groups(mpi, 2)
+    mpi.stand_in_fail(number, 1)
     with pytest.raises(_core.CoreError, match=r"rank 1 \(host-1, process 1001\) cannot be reached: MPI_ERR_PROC_FAILED"):
         world[0].gather(bytearray(8), [(1, 0, 4, 1, 0)])
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import random
 import signal
 import tempfile
 import threading
 import time
+import unittest.mock
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,10 +27,34 @@ from llmi import LLM, Outputs, PromptLookup, SpeculativeConfig, WorkerDiedError
 from llmi.errors import EngineClosedError, LlmiError
 from llmi.ranks import workers
 from llmi.testing import tiny_model
+from mpi_threads import RanksOverMpi, build_mpi
 from rank_threads import RankThreads
 
 CHUNK = 16  # configurations on one pair of engines
 LATENT_EVERY = 4  # of so many chunks one has a model with latent attention, which transformers makes
+
+
+#: What carries the gathers, between threads of this process: MPI is its stand-in.
+PLACES = ("shared memory", "shared memory", "messages of MPI", "emulated devices")
+
+
+@functools.cache
+def stand_in() -> Any:
+    return build_mpi(Path(tempfile.mkdtemp()))
+
+
+@contextlib.contextmanager
+def ranks_of(place: str) -> Iterator[None]:
+    """An LLM that is made meanwhile has such ranks."""
+    own = workers.Ranks
+    if place == "messages of MPI":
+        RanksOverMpi.mpi = stand_in()
+        workers.Ranks = RanksOverMpi  # type: ignore[misc]
+    try:
+        with unittest.mock.patch.dict(os.environ, LLMI_EMULATE_CUDA="1"):
+            yield
+    finally:
+        workers.Ranks = own  # type: ignore[misc]
 
 
 class Pair:
@@ -47,11 +73,13 @@ class Pair:
         count = rng.randint(2, 4)
         cuts = [0.0, *sorted(rng.random() for _ in range(count - 1)), 1.0]
         split = rng.choice([None, [max(1e-9, cuts[i + 1] - cuts[i]) for i in range(count)]])
-        self.what = f"{count} ranks, {split}, {types}"
+        place = rng.choice(PLACES)
+        self.what = f"{count} ranks, {split}, {types}, {place}"
         self.roomy = LLM(model, kv_cache_memory_bytes=1 << 23, **types)
         pages = 200 * self.roomy._page_bytes
         own = {"tensor_parallel_size": count, "tensor_split": split, "max_num_seqs": 12, "max_num_batched_tokens": 48}
-        self.ranks = LLM(model, kv_cache_memory_bytes=pages, **types, **own)
+        with ranks_of(place):
+            self.ranks = LLM(model, kv_cache_memory_bytes=pages, **types, **own, device="cuda" if place == "emulated devices" else "cpu")
 
     def close(self) -> None:
         self.roomy.close()
