@@ -1,7 +1,7 @@
 # Every source of the core, one list a layer; paths are in csrc.
 set(LLMI_CORE_SOURCES
   core/aligned.cc core/cpu_features.cc core/huge_arena.cc core/json.cc core/json_cursor.cc core/json_fields.cc
-  core/json_lexer.cc core/mpi_link.cc core/rank_group.cc core/sha256.cc core/system_limits.cc core/thread_pool.cc core/utf8.cc
+  core/json_lexer.cc core/mpi_link.cc core/rank_group.cc core/stage_link.cc core/sha256.cc core/system_limits.cc core/thread_pool.cc core/utf8.cc
   io/gguf.cc io/input_file.cc io/model_files.cc io/safetensors.cc
   kernels/ops/attention.cc kernels/ops/attention_step.cc kernels/ops/attention_weights.cc kernels/ops/embedding.cc kernels/ops/experts.cc kernels/ops/activation.cc kernels/ops/gated_linear.cc kernels/ops/linear.cc kernels/ops/linear_step.cc kernels/ops/probe.cc
   kernels/ops/conv.cc kernels/ops/state.cc kernels/ops/kv_copy.cc kernels/ops/linear_input.cc kernels/ops/norm.cc kernels/ops/picked_attention.cc kernels/ops/rope.cc kernels/ops/route.cc kernels/ops/recurrence.cc kernels/ops/row_ops.cc kernels/ops/top_candidates.cc kernels/dispatch/tables.cc kernels/ops/vocab.cc
@@ -16,7 +16,7 @@ set(LLMI_CORE_SOURCES
   model/checkpoints/compressed_tensors.cc model/checkpoints/fp8.cc model/checkpoints/gptq.cc
   model/checkpoints/matrix.cc model/checkpoints/mxfp4.cc model/checkpoints/parts.cc model/checkpoints/registry.cc model/checkpoints/scheme.cc
   model/checkpoints/tensor_list.cc model/checkpoints/torchao.cc
-  model/attention_capture.cc model/attention_layer.cc model/batch_bytes.cc model/decoder.cc model/decoder_head.cc model/decoder_ranks.cc model/eagle.cc model/eagle_loader.cc model/error_feedback.cc model/drafter_tensors.cc model/medusa.cc model/medusa_loader.cc model/dequantize.cc model/expert_layer.cc model/expert_use.cc model/layer_input.cc model/head_tiles.cc model/work.cc
+  model/attention_capture.cc model/attention_layer.cc model/batch_bytes.cc model/decoder.cc model/decoder_head.cc model/decoder_ranks.cc model/decoder_stages.cc model/stage_calls.cc model/eagle.cc model/eagle_loader.cc model/error_feedback.cc model/drafter_tensors.cc model/medusa.cc model/medusa_loader.cc model/dequantize.cc model/expert_layer.cc model/expert_use.cc model/layer_input.cc model/head_tiles.cc model/work.cc
   model/file_kind.cc model/grid_blocks.cc model/grids.cc model/inert.cc model/input_sums.cc model/latent_attention.cc model/layer_pass.cc model/loader.cc model/mixer.cc model/mlp_layer.cc model/pack.cc
   model/position_values.cc model/quantize.cc model/rank_attention.cc model/rank_calls.cc model/rank_mixers.cc model/rank_plan.cc model/ranks.cc model/recurrence_layer.cc model/rope_table.cc model/scale_search.cc model/short_conv_layer.cc model/steering.cc model/sparse_attention.cc model/spec.cc model/spec_check.cc model/stored_matrix.cc model/super_blocks.cc
   model/tensor_slots.cc model/weights.cc model/workspace.cc

@@ -31,6 +31,7 @@ struct DropFlag {
 py::dict DictOf(const EngineStats& stats) {
   py::dict values;
   VisitMetrics(stats, [&](const char* name, const auto& value, const char* /*meaning*/) { values[name] = value; });
+  if (!stats.stages_busy_s.empty()) values["stages_busy_s"] = stats.stages_busy_s;
   return values;
 }
 

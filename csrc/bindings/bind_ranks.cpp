@@ -21,10 +21,12 @@ namespace llmi {
 
 namespace {
 
-py::list PlanOf(const ModelSpec& spec, int num_ranks, const std::vector<double>& split) {
-  const RankPlan plan(spec, num_ranks, split);
+py::list PlanOf(const ModelSpec& spec, int num_ranks, const std::vector<double>& split, int num_stages) {
+  const RankPlan first(spec, num_ranks, split, 0, num_stages);
   py::list ranks;
-  for (int rank = 0; rank < num_ranks; ++rank) {
+  for (int number = 0; number < num_ranks * num_stages; ++number) {
+    const RankPlan plan = first.AtStage(number / num_ranks);
+    const int rank = number % num_ranks;
     std::map<std::string, std::pair<int64_t, int64_t>> rows;  // by tensor: its rows, and those that the rank holds
     for (const TensorSlot& slot : TensorSlotsOf(spec)) {
       if (!slot.is_matrix()) continue;
@@ -38,11 +40,13 @@ py::list PlanOf(const ModelSpec& spec, int num_ranks, const std::vector<double>&
     py::dict held;
     for (const auto& [name, counts] : rows) held[name.c_str()] = static_cast<double>(counts.second) / static_cast<double>(counts.first);
     py::list queries, keys;
-    for (const LayerSpec& layer : spec.layers) {
-      queries.append(plan.QueryHeads(layer.attention, rank).size());
-      keys.append(plan.KvHeads(layer.attention, rank).size());
+    for (size_t layer = 0; layer < spec.layers.size(); ++layer) {
+      const bool held_here = plan.Holds(static_cast<int64_t>(layer));
+      queries.append(held_here ? plan.QueryHeads(spec.layers[layer].attention, rank).size() : 0);
+      keys.append(held_here ? plan.KvHeads(spec.layers[layer].attention, rank).size() : 0);
     }
     ranks.append(py::dict(py::arg("held") = held, py::arg("query_heads") = queries, py::arg("kv_heads") = keys,
+                          py::arg("stage") = plan.stage(), py::arg("layers") = py::make_tuple(plan.Layers().begin, plan.Layers().end),
                           py::arg("hidden") = plan.Hidden(rank).size(), py::arg("vocabulary") = plan.Vocabulary(rank).size()));
   }
   return ranks;
@@ -85,6 +89,11 @@ void RegisterRanks(py::module_& module) {
           },
           "What this rank has taken part in so far.")
       .def("watch", &RankGroup::Watch, py::arg("rank"), py::arg("pid"), "Notices the end of this process, which is to be that rank.")
+      .def_static("prepare", &RankGroup::Prepare, py::arg("num_ranks"), py::kw_only(), py::arg("spins"),
+                  "The descriptor of a group's memory, whose rank 0 joins like the others; the caller closes it.")
+      .def("link", &RankGroup::Link, py::arg("incoming"), py::arg("outgoing"),
+           "Makes this rank the first of a stage, between sockets of the stages before and behind; takes both descriptors.")
+      .def("watch_stage", &RankGroup::WatchStage, py::arg("rank"), py::arg("pid"), "Notices the end of a process of another stage.")
       .def("leave", &RankGroup::Leave, py::arg("reason"), "Ends the group, for this reason; empty: as it should end.")
       .def(
           "gather",
@@ -104,10 +113,10 @@ void RegisterRanks(py::module_& module) {
           "Makes a bytearray whole; blocks: (owner, offset, row_bytes, num_rows, stride).");
   module.def(
       "check_ranks",
-      [](const std::string& spec, const std::string& path, int num_ranks, const std::vector<double>& split) {
-        return PlanOf(ParseSpec(spec, path), num_ranks, split);
+      [](const std::string& spec, const std::string& path, int num_ranks, const std::vector<double>& split, int num_stages) {
+        return PlanOf(ParseSpec(spec, path), num_ranks, split, num_stages);
       },
-      py::arg("spec"), py::arg("path"), py::arg("num_ranks"), py::arg("split"),
+      py::arg("spec"), py::arg("path"), py::arg("num_ranks"), py::arg("split"), py::arg("num_stages") = 1,
       "What each rank of these shares holds: a dict a rank. Raises CoreError if they cannot compute the model.");
   module.def(
       "serve_rank",

@@ -98,6 +98,7 @@ py::dict EngineHandle::Info() const {
     py::dict rank;
     rank["host"] = facts.host;
     rank["pid"] = facts.pid;
+    rank["stage"] = facts.stage;
     rank["weight_bytes"] = facts.weight_bytes;
     rank["kv_bytes"] = facts.kv_bytes;
     rank["query_heads"] = facts.query_heads;

@@ -171,6 +171,14 @@ std::unique_ptr<RankGroup> RankGroup::Make(int num_ranks, bool spins, int64_t ha
   return group;
 }
 
+int RankGroup::Prepare(int num_ranks, bool spins) {
+  const std::unique_ptr<RankGroup> group = Make(num_ranks, spins);
+  const int descriptor = fcntl(group->descriptor_, F_DUPFD_CLOEXEC, 0);
+  group->slot(0).pid = 0;
+  group->left_ = true;  // it never was there
+  return descriptor;
+}
+
 std::unique_ptr<RankGroup> RankGroup::Join(int descriptor, int rank) {
   struct stat file = {};
   CheckArgument(fstat(descriptor, &file) == 0 && file.st_size >= kHeaderBytes, "ranks: this descriptor is no memory of ranks");
@@ -182,7 +190,7 @@ std::unique_ptr<RankGroup> RankGroup::Join(int descriptor, int rank) {
   const bool fits = known && header.num_ranks >= 1 && header.num_ranks <= kMostRanks && header.half_bytes >= 64 &&
                     header.half_bytes <= kMostHalfBytes && header.half_bytes % 64 == 0 && header.num_bytes == file.st_size &&
                     header.num_bytes == kHeaderBytes + header.num_ranks * static_cast<int64_t>(sizeof(Slot)) + 2 * header.half_bytes;
-  if (!fits || header.version != kGroupVersion || rank < 1 || rank >= header.num_ranks) {
+  if (!fits || header.version != kGroupVersion || rank < 0 || rank >= header.num_ranks) {
     group->left_ = true;  // it never was there
     CheckArgument(fits, "ranks: this descriptor is no memory of ranks, or it is damaged");
     CheckArgument(header.version == kGroupVersion, "ranks: rank 0 is of another version of llmi");
@@ -224,7 +232,7 @@ void RankGroup::Enter() {
     CheckArgument(false, "ranks: this number is taken");
   }
   gethostname(own.host, sizeof own.host - 1);
-  if (rank_ > 0) Watch(0, slot(0).pid);
+  if (rank_ > 0 && slot(0).pid != 0) Watch(0, slot(0).pid);
 }
 
 RankGroup::~RankGroup() {
@@ -232,6 +240,9 @@ RankGroup::~RankGroup() {
   if (mpi_ != nullptr && !mpi_->Settle(0)) (void)mpi_.release();  // MPI still writes there
   for (const int process : watched_) {
     if (process >= 0) close(process);
+  }
+  for (const Watched& other : stages_) {
+    if (other.process >= 0) close(other.process);
   }
   if (memory_ != nullptr) munmap(memory_, static_cast<size_t>(num_bytes_));
   if (descriptor_ >= 0) close(descriptor_);
@@ -242,6 +253,30 @@ void RankGroup::Watch(int rank, int pid) {
   if (pid == getpid()) return;  // ranks of one process, in tests
   int& process = watched_[static_cast<size_t>(rank)];
   if (process < 0) process = OpenProcess(pid);
+}
+
+void RankGroup::Link(int in, int out) { link_ = std::make_unique<StageLink>(in, out); }
+
+void RankGroup::WatchStage(int rank, int pid) {
+  CheckArgument(link_ != nullptr && pid > 0, "ranks: no such stage");
+  if (pid != getpid()) stages_.push_back({rank, pid, OpenProcess(pid)});
+  link_->set_on_wait([this](double waited_s) {
+    CheckStages(waited_s);
+    if (on_wait_) on_wait_();
+  });
+}
+
+void RankGroup::CheckStages(double waited_s) const {
+  for (const Watched& other : stages_) {
+    pollfd process = {other.process, POLLIN, 0};
+    const bool ended = process.fd >= 0 && poll(&process, 1, 0) > 0;
+    const bool stands = waited_s * 1e9 > kMostStandNs && IsStopped(other.pid);
+    if (!ended && !stands) continue;
+    throw Error(ErrorKind::kWorkerDied,
+                "rank " + std::to_string(other.rank) + " (" + member(rank_).host + ", process " + std::to_string(other.pid) + ")" +
+                    (ended ? " was ended" + HowItEnded(process.fd) : " was stopped, and stood still for 5 s"),
+                std::to_string(other.rank) + " " + std::to_string(other.pid));
+  }
 }
 
 RankGroup::Member RankGroup::member(int rank) const {
@@ -462,6 +497,10 @@ void RankGroup::End(const std::string& reason, uint32_t how) noexcept {
     std::memcpy(note.reason, own.reason, sizeof note.reason);
     mpi_->SendNote(note);
     return;
+  }
+  if (link_ != nullptr) {
+    if (!reason.empty()) link_->SendError(reason);
+    link_->Shut();
   }
   // Whoever waits for any rank looks about soon; those who wait for this one look now.
   WakeAll(own.arrived);

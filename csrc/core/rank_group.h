@@ -15,6 +15,7 @@
 
 #include "core/errors.h"
 #include "core/mpi_link.h"
+#include "core/stage_link.h"
 
 namespace llmi {
 
@@ -29,6 +30,8 @@ class RankGroup {
   // Joins as another rank, by rank 0's descriptor, which stays the caller's. Throws Error(kInvalidArgument) if what is there is no such
   // memory, or the rank is taken.
   static std::unique_ptr<RankGroup> Join(int descriptor, int rank);
+  // The descriptor of a group's memory that has no rank yet; its rank 0 joins like the others. The caller closes it.
+  static int Prepare(int num_ranks, bool spins);
   ~RankGroup();  // Leave("")
   RankGroup(const RankGroup&) = delete;
   RankGroup& operator=(const RankGroup&) = delete;
@@ -38,6 +41,13 @@ class RankGroup {
   int descriptor() const { return descriptor_; }
   // Rank 0 notices the end of this process, which is to be that rank.
   void Watch(int rank, int pid);
+  // The ring of stages that this rank belongs to; null: there is one stage.
+  void Link(int in, int out);
+  StageLink* link() const { return link_.get(); }
+  // The same of the processes of other stages, by their numbers among all.
+  void WatchStage(int rank, int pid);
+  // Throws Error(kWorkerDied) if one of those has ended, or is stopped and has been waited for.
+  void CheckStages(double waited_s) const;
   // What a rank has said of itself when it joined; pid 0: it has not.
   struct Member {
     int pid;
@@ -109,6 +119,11 @@ class RankGroup {
   Traffic traffic_;
   int64_t half_bytes_ = 0;
   std::vector<int> watched_;  // by rank: a descriptor of its process, or -1
+  struct Watched {
+    int rank, pid, process;
+  };
+  std::vector<Watched> stages_;
+  std::unique_ptr<StageLink> link_;
   std::function<void()> on_wait_;
   std::unique_ptr<MpiLink> mpi_;  // null: memory is shared
 };

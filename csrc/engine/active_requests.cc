@@ -82,8 +82,8 @@ void ActiveRequests::Finish(Sample& sample, FinishReason reason) {
   if (sample.finished) return;
   sample.finished = true;
   CompleteOutput(sample, reason);
-  const bool keeps_row =
-      keeps_rows_ && scheduler_.num_running() > 1 && reason != FinishReason::kAbort && sample.scheduled.kv.num_tokens > 0;
+  const bool keeps_row = keeps_rows_ && !sample.scheduled.in_flight && scheduler_.num_running() > 1 && reason != FinishReason::kAbort &&
+                         sample.scheduled.kv.num_tokens > 0;
   sample.scheduled.finished = true;
   sample.scheduled.num_drafted = 0;
   if (keeps_row) {
@@ -124,7 +124,7 @@ void ActiveRequests::HandOverOne(uint64_t id, bool step_ahead) {
   running.request->finish_time_s = NowSeconds();
   if (running.request->first_scheduled_time_s == 0) pulse_.Begun();
   for (auto& sample : running.samples) {
-    if (step_ahead || scheduler_.Contains(&sample->scheduled)) ended_rows_.push_back(std::move(sample));
+    if (step_ahead || sample->scheduled.in_flight || scheduler_.Contains(&sample->scheduled)) ended_rows_.push_back(std::move(sample));
   }
   const std::shared_ptr<Request> request = running.request;
   const std::shared_ptr<OutputChannel> channel = running.channel;
@@ -135,7 +135,7 @@ void ActiveRequests::HandOverOne(uint64_t id, bool step_ahead) {
 
 void ActiveRequests::ReleaseRows() {
   std::erase_if(ended_rows_, [&](const std::unique_ptr<Sample>& row) {
-    if (scheduler_.Contains(&row->scheduled)) return false;
+    if (row->scheduled.in_flight || scheduler_.Contains(&row->scheduled)) return false;
     row->FreeCache(cache_);
     return true;
   });

@@ -104,13 +104,15 @@ CostCurve Engine::Costs() {
 
 ExpertCounts Engine::ExpertUses() {
   CheckArgument(context_.device == nullptr, "expert_use: experts are counted on the CPU alone");
+  CheckArgument(decoder_->num_stages() == 1, "expert_use: experts of several stages are not counted: leave out pipeline_parallel_size");
   ExpertCounts counts;
   commands_.Execute([&] { counts = decoder_->expert_counts(); });
   return counts;
 }
 
 void Engine::GatherInputs(int file, const std::string& only) {
-  CheckArgument(context_.device == nullptr && decoder_->ranks() == nullptr, "inputs are gathered on the CPU, in one process");
+  const bool is_alone = decoder_->ranks() == nullptr && decoder_->num_stages() == 1;
+  CheckArgument(context_.device == nullptr && is_alone, "inputs are gathered on the CPU, in one process");
   commands_.Execute([&] {
     inputs_ = std::make_unique<InputSums>(decoder_->Slots(), file, only);
     context_.tap = inputs_.get();
@@ -128,7 +130,13 @@ std::unique_ptr<InputSums> Engine::TakeInputs() {
   return inputs;
 }
 
+bool Engine::HasCommands() {
+  const Lifetime::Lock lock = life_.Acquire();
+  return commands_.has_waiting();
+}
+
 bool Engine::MayRun(bool stepped) const {
+  if (steps_->has_in_flight()) return true;
   if (!scheduler_->HasWork()) return false;
   if (stepped) return true;
   return requests_->HasFreeRunning();
@@ -147,7 +155,7 @@ void Engine::RecordSteps(const std::string& path, const std::string& header) {
       if (refused) throw Error(ErrorKind::kInvalidArgument, std::string("record_steps: ") + why, "record_steps");
     };
     refuse(context_.device != nullptr, "the steps of a device are not recorded so far, those of the CPU are");
-    refuse(decoder_->ranks() != nullptr, "the steps of several ranks are not recorded so far");
+    refuse(decoder_->ranks() != nullptr || decoder_->num_stages() > 1, "the steps of several ranks are not recorded so far");
     refuse(cache_->states() != nullptr, "a model whose layers have states is not replayed so far");
     refuse(cache_->groups().has_draft(), "a drafter that keeps K and V in the cache is not replayed so far");
     refuse(saved_ != nullptr, "blocks of prefix_cache_dir come when they come, so their steps are not replayed");
@@ -230,18 +238,19 @@ void Engine::ThreadMain() {
     if (mail.closing) break;
     if (saved_ != nullptr) AdmitReady();
     // Commands may change the sequences and workspaces that a step ahead uses.
-    if (commands_.Run([&] { steps_->DropAhead(); })) stats_->Publish();
+    if (!steps_->has_in_flight() && commands_.Run([&] { steps_->DropAhead(); })) stats_->Publish();
     const bool stepped = inbox_.TakeStep();
     while (stepped && !MayRun(true) && saved_ != nullptr && saved_->is_waiting()) {
       saved_->WaitShortly();
       AdmitReady();
     }
     const bool work = MayRun(stepped);
+    const bool launches = !(steps_->has_in_flight() && HasCommands());  // commands run when no step is under way
     const Work before = decoder_->work();
     const double start = NowSeconds();
     try {
       ForgetLostPages();  // in commands
-      if (work) RunStep();
+      if (work) RunStep(launches);
       if (IsForked()) return;  // a hook has forked, and this is the child: the engine belongs to its parent
       requests_->EmitStreams();
     } catch (const std::exception& error) {
@@ -264,14 +273,15 @@ void Engine::ThreadMain() {
 }
 
 // One step. Where another rank dies in its forward pass, and can be started again, the step is given up.
-void Engine::RunStep() {
+void Engine::RunStep(bool launches) {
   try {
-    steps_->Run();
+    steps_->Run(launches);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kWorkerDied || decoder_->ranks() == nullptr) throw;
     if (!decoder_->ranks()->has_lost_pages()) decoder_->ranks()->Restart(error);
     steps_->GiveUp();
   }
+  if (decoder_->ranks() != nullptr && decoder_->ranks()->has_lost_pages()) steps_->GiveUp();  // other steps than the one that ended
   ForgetLostPages();
 }
 

@@ -121,7 +121,8 @@ class Engine {
   // --- The engine thread alone.
   void ThreadMain();
   void End();
-  void RunStep();
+  void RunStep(bool launches);
+  bool HasCommands();
   void ForgetLostPages();
   // Whether there is work. stepped: requests that run only in Step count, too.
   bool MayRun(bool stepped) const;

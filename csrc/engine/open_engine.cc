@@ -21,6 +21,7 @@ namespace {
 EngineConfig ConfigOf(const EngineOptions& options) {
   EngineConfig config;
   config.scheduler = options.scheduler;
+  config.scheduler.num_in_flight = options.num_stages;
   config.block_size = options.block_size;
   config.kv_type = options.kv_type;
   config.policy_hook = options.policy_hook;
@@ -104,7 +105,10 @@ void OpenedEngine::Load(const ModelFiles& files, const EngineOptions& options, M
     for (RankFacts& facts : info_.ranks) {
       EngineConfig config = config_;
       config.draft_kv.held = &facts == info_.ranks.data();
-      const KvGroups groups = GroupsOf(model_, config, &decoder_->ranks()->plan(), static_cast<int>(&facts - info_.ranks.data()));
+      const auto number = static_cast<int>(&facts - info_.ranks.data());
+      const RankPlan& plan = decoder_->ranks()->plan();
+      const RankPlan its = plan.AtStage(number / plan.num_ranks());
+      const KvGroups groups = GroupsOf(model_, config, &its, number % plan.num_ranks());
       facts.kv_bytes = static_cast<uint64_t>(groups.held_page_bytes() * config_.num_pages);
     }
     const RankStart start = {config_.num_pages, config_.max_model_len, config_.states, config_.draft_kv};

@@ -65,7 +65,9 @@ struct EngineOptions {
   // Starts the others again, in a new group; empty: when one of them dies the engine ends, too.
   std::function<std::shared_ptr<RankGroup>(const std::string& reason)> restart_ranks;
   std::vector<double> tensor_split;  // their shares; empty: equal ones
-  std::string identity;              // of version, files and arithmetic, which must be those of all ranks
+  int stage = 0;                     // of a pipeline of num_stages, of which `ranks` are one; each stage is linked to the next
+  int num_stages = 1;
+  std::string identity;  // of version, files and arithmetic, which must be those of all ranks
 
   EagleFile eagle;    // a layer that drafts for the model; files null: none
   MedusaFile medusa;  // heads that draft for the model; files null: none
@@ -103,6 +105,8 @@ void VisitOptions(Options& options, const Visit& visit) {
   visit("ranks", options.ranks);
   visit("restart_ranks", options.restart_ranks);
   visit("tensor_split", options.tensor_split);
+  visit("stage", options.stage);
+  visit("pipeline_parallel_size", options.num_stages);
   visit("identity", options.identity);
   visit("eagle_files", options.eagle.files);
   visit("eagle_spec", options.eagle.spec);

@@ -12,6 +12,30 @@
 namespace llmi {
 namespace {
 
+template <typename T>
+std::vector<uint8_t> BytesOf(const T* values, size_t count) {
+  std::vector<uint8_t> bytes(count * sizeof(T));
+  std::memcpy(bytes.data(), values, bytes.size());
+  return bytes;
+}
+
+// Rank 0's facts go from stage to stage, each adds its own, and come back to rank 0. Returns what this one has seen.
+std::vector<RankFacts> ExchangeWithStages(StageLink& link, const Ranks& ranks, const std::vector<RankFacts>& own) {
+  std::vector<RankFacts> facts;
+  const auto receive = [&] {
+    const std::vector<uint8_t> bytes = link.Receive();
+    CheckArgument(bytes.size() % sizeof(RankFacts) == 0, "stages: facts of another form");
+    facts.resize(bytes.size() / sizeof(RankFacts));
+    std::memcpy(facts.data(), bytes.data(), bytes.size());
+  };
+  if (ranks.plan().stage() > 0) receive();
+  facts.insert(facts.end(), own.begin(), own.end());
+  for (size_t rank = 1; rank < own.size(); ++rank) ranks.group().Watch(static_cast<int>(rank), own[rank].pid);
+  link.Send(BytesOf(facts.data(), facts.size()));
+  if (ranks.plan().stage() == 0) receive();
+  return facts;
+}
+
 // The group's facts, one after the other.
 void CheckIdentities(const std::vector<RankFacts>& facts) {
   for (size_t rank = 1; rank < facts.size(); ++rank) {
@@ -25,9 +49,10 @@ void CheckIdentities(const std::vector<RankFacts>& facts) {
 // Takes part until rank 0 has gone.
 void FollowCalls(const KernelContext& context, Decoder& decoder, KvCache& cache) {
   try {
-    for (;;) decoder.Follow(context, cache);
+    for (;;) decoder.ranks()->group().link() == nullptr ? decoder.Follow(context, cache) : decoder.FollowStage(context, cache);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kWorkerDied) throw;
+    decoder.ranks()->group().Leave(error.what());  // the stages behind hear it, too
   }
 }
 
@@ -35,7 +60,8 @@ void FollowCalls(const KernelContext& context, Decoder& decoder, KvCache& cache)
 
 std::unique_ptr<Ranks> RanksOf(const EngineOptions& options, const ModelSpec& spec) {
   if (options.ranks == nullptr) return nullptr;
-  return std::make_unique<Ranks>(options.ranks, RankPlan(spec, options.ranks->size(), options.tensor_split));
+  return std::make_unique<Ranks>(options.ranks,
+                                 RankPlan(spec, options.ranks->size(), options.tensor_split, options.stage, options.num_stages));
 }
 
 std::vector<RankFacts> ExchangeFacts(Decoder& decoder, const EngineOptions& options, Device* device) {
@@ -47,7 +73,10 @@ std::vector<RankFacts> ExchangeFacts(Decoder& decoder, const EngineOptions& opti
   std::memcpy(own.identity, identity.data(), identity.size());
   own.weight_bytes = decoder.weights().num_bytes();
   own.step_weight_bytes = decoder.weights().num_step_bytes();
-  for (const LayerSpec& layer : decoder.spec().layers) {
+  own.stage = ranks.plan().stage();
+  for (size_t number = 0; number < decoder.spec().layers.size(); ++number) {
+    const LayerSpec& layer = decoder.spec().layers[number];
+    if (!ranks.plan().Holds(static_cast<int64_t>(number))) continue;
     own.query_heads += ranks.QueryHeads(layer.attention).size();
     own.kv_heads += ranks.KvHeads(layer.attention).size();
   }
@@ -62,12 +91,19 @@ std::vector<RankFacts> ExchangeFacts(Decoder& decoder, const EngineOptions& opti
     blocks.push_back({rank, rank * static_cast<int64_t>(sizeof(RankFacts)), static_cast<int64_t>(sizeof(RankFacts))});
   }
   ranks.group().Gather(facts.data(), blocks);
+  if (StageLink* link = ranks.group().link()) facts = ExchangeWithStages(*link, ranks, facts);
   CheckIdentities(facts);
   ranks.JoinDevice(device);
   return facts;
 }
 
-void BeginRanks(const Ranks& ranks, RankStart start) { ranks.group().Tell(&start, sizeof start); }
+void BeginRanks(const Ranks& ranks, RankStart start) {
+  ranks.group().Tell(&start, sizeof start);
+  if (StageLink* link = ranks.group().link()) {
+    link->Send(BytesOf(&start, 1));
+    link->Receive();  // it has come to all
+  }
+}
 
 void RestartRanks(Decoder& decoder, const EngineOptions& options, Device* device, RankStart start) {
   if (!options.restart_ranks) return;
@@ -102,7 +138,14 @@ void ServeRank(const ModelFiles& files, const EngineOptions& options) {
     }
     ExchangeFacts(*decoder, options, device.get());
     RankStart start;
+    StageLink* link = group.link();
+    if (link != nullptr) {
+      const std::vector<uint8_t> bytes = link->Receive();
+      CheckArgument(bytes.size() == sizeof start, "stages: a start of another form");
+      std::memcpy(&start, bytes.data(), sizeof start);
+    }
     group.Tell(&start, sizeof start);
+    if (link != nullptr) link->Send(BytesOf(&start, 1));
     EngineConfig config;
     config.block_size = options.block_size;
     config.kv_type = options.kv_type;

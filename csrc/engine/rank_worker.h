@@ -23,6 +23,7 @@ struct RankFacts {
   uint64_t kv_bytes = 0;                  // of its pages; rank 0 knows it
   uint64_t free_bytes = 0;                // that its device has for the cache
   int32_t pid = 0;
+  int32_t stage = 0;
   char host[64] = {};
 };
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <vector>
 
 namespace llmi {
 
@@ -69,6 +70,7 @@ namespace llmi {
 // clang-format on
 
 struct EngineStats {
+  std::vector<double> stages_busy_s;  // that each stage of a pipeline has computed layers; empty: there is one stage
 #define LLMI_FIELD(type, name, meaning) type name{};
   LLMI_METRICS(LLMI_FIELD)
 #undef LLMI_FIELD

@@ -17,6 +17,25 @@ bool IsBroken(const LaunchedStep& step, size_t segment) {
   return segment < step.result.state_faults.size() && step.result.state_faults[segment] != 0;
 }
 
+void SetInFlight(const LaunchedStep& step, bool in_flight) {
+  for (const ScheduledPiece& piece : step.pieces) piece.sequence->in_flight = in_flight;
+}
+
+// What the step computed for sequences that have ended meanwhile is not used; their requests may be gone.
+void LeaveOutEnded(LaunchedStep* step) {
+  for (size_t i = step->pieces.size(); i-- > 0;) {
+    const ScheduledSequence& sequence = *step->pieces[i].sequence;
+    if (!sequence.owner->finished || sequence.kv.num_tokens > 0) continue;
+    step->pieces.erase(step->pieces.begin() + static_cast<std::ptrdiff_t>(i));
+    step->piece_rows.erase(step->piece_rows.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  for (LogitsRow& row : step->rows) {
+    if (!row.sample->finished) continue;
+    row.plan = {};
+    row.companion = -1;
+  }
+}
+
 // So that no snapshot is taken of them.
 void MarkBrokenStates(const LaunchedStep& step) {
   for (size_t i = 0; i < step.segments.size(); ++i) step.segments[i]->kv.state.is_finite = !IsBroken(step, i);
@@ -37,26 +56,56 @@ StepLoop::StepLoop(const KernelContext& context, Decoder& decoder, DraftHeads he
       rows_(context, decoder, cache, scheduler, requests, config.batch_hook, config.small_heads),
       ahead_(context, decoder, cache, scheduler, rows_.device_draws(), config.scheduler.policy, rows_.site()) {}
 
-void StepLoop::Run() {
-  std::unique_ptr<LaunchedStep> step = ahead_.Take();
-  if (step == nullptr) step = Launch();
-  if (step != nullptr) {
-    MarkBrokenStates(*step);
-    scheduler_.Commit(step->pieces);
-    FailBrokenStates(*step);
-    drafting_.KeepHidden(*step);
-    rows_.Process(*step, num_steps_, ahead_);
-    const double seconds = NowSeconds() - step->start_s;
-    costs_.Learn(ShapeOf(step->pieces, step->num_rows), seconds);
-    drafting_.EndWalks(*step, seconds);
-    scheduler_.EndStep();
-    requests_.ReleaseRows();
+void StepLoop::Run(bool launches) {
+  if (decoder_.num_stages() > 1) {
+    RunStages(launches);
+  } else {
+    std::unique_ptr<LaunchedStep> step = ahead_.Take();
+    if (step == nullptr) step = Launch();
+    if (step != nullptr) {
+      SetInFlight(*step, false);
+      Complete(*step);
+    }
   }
   ++num_steps_;
 }
 
+// As many steps are under way as there are stages, of other sequences each; the oldest one ends.
+void StepLoop::RunStages(bool launches) {
+  while (launches && static_cast<int>(in_flight_.size()) < decoder_.num_stages()) {
+    std::unique_ptr<LaunchedStep> step = Launch();
+    if (step == nullptr) break;
+    in_flight_.push_back(std::move(step));
+  }
+  if (in_flight_.empty()) return;
+  ForwardResult result = decoder_.FinishForward(context_, cache_);
+  const std::unique_ptr<LaunchedStep> step = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  step->result = std::move(result);
+  SetInFlight(*step, false);
+  LeaveOutEnded(step.get());
+  Complete(*step);
+}
+
+void StepLoop::Complete(LaunchedStep& step) {
+  MarkBrokenStates(step);
+  scheduler_.Commit(step.pieces);
+  FailBrokenStates(step);
+  drafting_.KeepHidden(step);
+  rows_.Process(step, num_steps_, ahead_);
+  const double seconds = NowSeconds() - step.start_s;
+  costs_.Learn(ShapeOf(step.pieces, step.num_rows), seconds);
+  drafting_.EndWalks(step, seconds);
+  scheduler_.EndStep();
+  requests_.ReleaseRows();
+}
+
 void StepLoop::GiveUp() {
   drafting_.GiveUp();
+  for (const std::unique_ptr<LaunchedStep>& step : in_flight_) SetInFlight(*step, false);
+  in_flight_.clear();
+  for (ScheduledSequence* sequence : scheduler_.running()) sequence->in_flight = false;
+  decoder_.DropLaunched();
   requests_.ReleaseRows();
 }
 
@@ -76,6 +125,7 @@ std::unique_ptr<LaunchedStep> StepLoop::Launch() {
   if (policy_ != nullptr) SetPolicyKeys(*policy_, scheduler_, requests_);
   drafting_.ProposeWhole();
   std::vector<ScheduledPiece> pieces = scheduler_.Schedule(PromptBudget(scheduler_, costs_));
+  if (pieces.empty() && has_in_flight()) return nullptr;
   if (pieces.empty()) {
     // This happens only with a static batch whose rows have all ended, or hold the pages that other requests wait for. The batch ends now.
     scheduler_.EndStep();
@@ -95,7 +145,12 @@ std::unique_ptr<LaunchedStep> StepLoop::Launch() {
   step->num_running = scheduler_.num_running();
   step->num_waiting = scheduler_.num_waiting();
   step->start_s = NowSeconds();
-  rows_.device_draws().LaunchForward(cache_, batch, step.get());
+  SetInFlight(*step, true);
+  if (decoder_.num_stages() > 1) {
+    decoder_.LaunchForward(context_, cache_, batch);
+  } else {
+    rows_.device_draws().LaunchForward(cache_, batch, step.get());
+  }
   step->forward_seconds = NowSeconds() - step->start_s;
   return step;
 }
@@ -187,6 +242,7 @@ void StepLoop::Count(EngineStats* stats) {
   stats->hook_time_s = rows_.hook_seconds();
   stats->num_forwards = decoder_.work().num_forwards;
   stats->num_forward_rows = decoder_.work().num_rows;
+  stats->stages_busy_s = decoder_.stages_busy_s();
 }
 
 }  // namespace llmi

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -27,17 +28,22 @@ class StepLoop {
   StepLoop(const KernelContext& context, Decoder& decoder, DraftHeads heads, KvCache& cache, Scheduler& scheduler, ActiveRequests& requests,
            StepCosts& costs, const EngineConfig& config);
 
-  void Run();
-  // After a Run whose forward pass failed and computed nothing: its drafts wait, or are forgotten.
+  // launches: whether a step may begin; else steps under way end.
+  void Run(bool launches = true);
+  // Ends the steps that are under way, of which nothing will come: their drafts wait, or are forgotten.
   void GiveUp();
   // Whether a step was launched whose tokens are not known yet.
-  bool is_ahead() const { return ahead_.is_pending(); }
+  bool is_ahead() const { return ahead_.is_pending() || has_in_flight(); }
+  // Whether steps are under way in the stages of a pipeline.
+  bool has_in_flight() const { return !in_flight_.empty(); }
   void DropAhead() { ahead_.Drop(); }
   // Sets the counters of steps.
   void Count(EngineStats* stats);
 
  private:
   std::unique_ptr<LaunchedStep> Launch();
+  void RunStages(bool launches);
+  void Complete(LaunchedStep& step);
   void AddPiece(const ScheduledPiece& piece, BatchBuilder* builder, std::vector<LogitsRow>* rows);
   void AddCompanions(const std::vector<ScheduledPiece>& pieces, BatchBuilder* builder, LaunchedStep* step);
   ForwardBatch BuildBatch(const std::vector<ScheduledPiece>& pieces, LaunchedStep* step);
@@ -53,7 +59,8 @@ class StepLoop {
   Drafting drafting_;
   RowProcessor rows_;
   StepAhead ahead_;
-  int num_empty_steps_ = 0;  // in a row
+  std::deque<std::unique_ptr<LaunchedStep>> in_flight_;  // the oldest first
+  int num_empty_steps_ = 0;                              // in a row
   int64_t num_steps_ = 0;
   int64_t num_step_rows_ = 0;  // of the last step
   int64_t num_prompt_tokens_ = 0;

@@ -295,6 +295,7 @@ void Decoder::CountExperts(const KernelContext& context, int64_t num_rows) {
 
 ForwardResult Decoder::Forward(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, const DrawBatch* draw) {
   if (ranks_ != nullptr) {
+    if (num_stages() > 1) return ForwardThroughStages(context, cache, batch);
     ranks_->CheckPages();
     CallToForward(*ranks_, batch, spec_, cache, draw != nullptr);
   }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <span>
@@ -32,6 +33,8 @@
 
 namespace llmi {
 
+struct StageMessage;
+
 class Decoder {
  public:
   // spec: valid (ModelSpec::Validate), and that of the weights. ranks: the weights are this rank's part, and Forward, the heads and Embed
@@ -44,6 +47,21 @@ class Decoder {
   Ranks* ranks() { return ranks_.get(); }
   // On a rank other than 0: waits for rank 0's next call and takes part in it.
   void Follow(const KernelContext& context, KvCache& cache);
+  // On the first rank of a stage behind the first: waits for the next step, does this stage's part and passes it on.
+  void FollowStage(const KernelContext& context, KvCache& cache);
+
+  // A forward pass over several stages, in two parts, on rank 0. Steps end in the order in which they began. The result is as Forward's,
+  // until the next one ends.
+  int num_stages() const { return ranks_ == nullptr ? 1 : ranks_->plan().num_stages(); }
+  void LaunchForward(const KernelContext& context, KvCache& cache, const ForwardBatch& batch);
+  ForwardResult FinishForward(const KernelContext& context, KvCache& cache);
+  // Forgets those that have not ended, of which nothing will come.
+  void DropLaunched() {
+    early_.clear();
+    num_launched_ = 0;
+  }
+  // Seconds that each stage has computed layers, as of the last step that ended.
+  const std::vector<double>& stages_busy_s() const { return stages_busy_s_; }
 
   // The number of rows of the recording that serves num_rows rows on a device. There are few such numbers, so one recording serves many
   // steps.
@@ -114,6 +132,10 @@ class Decoder {
   PassIds FindIds(const KernelContext& context, const ForwardBatch& batch) const;
   void PlaceStep(const KernelContext& context, KvCache& cache, const ForwardBatch& batch, const DrawBatch* draw, PassIds* ids);
   void BeginStream(const LayerPass& pass, const PassIds& ids) const;
+  ForwardResult RunStage(const KernelContext& context, KvCache& cache, StageMessage* message);
+  ForwardResult ForwardThroughStages(const KernelContext& context, KvCache& cache, const ForwardBatch& batch);
+  ForwardResult Finish(const KernelContext& context, KvCache& cache, std::span<const uint8_t> bytes);
+  void PassOn(const KernelContext& context, KvCache& cache, StageMessage* message);
   void RunLayer(const LayerPass& pass, KvCache& cache, const ForwardBatch& batch, int64_t layer, ForwardResult* result);
   void Steer(const LayerPass& pass, const ForwardBatch& batch, int64_t layer) const;
   void Tap(const LayerPass& pass, const ForwardBatch& batch, int64_t layer, ForwardResult* result) const;
@@ -150,8 +172,11 @@ class Decoder {
   std::map<int, AlignedBuffer> kept_;                    // by layer [rows, hidden]
   std::vector<std::vector<AttentionSegment>> segments_;  // those of the current batch, by KV group
   std::vector<StateSegment> state_segments_;
-  std::map<int64_t, TwoSidedRows> seen_;  // what its rows see, by window; of a two-sided model
-  float* hidden_ = nullptr;               // the wanted rows of the last Forward
+  std::vector<double> stages_busy_s_;
+  size_t num_launched_ = 0;                 // that have not ended
+  std::deque<std::vector<uint8_t>> early_;  // of the oldest ones, what has come back
+  std::map<int64_t, TwoSidedRows> seen_;    // what its rows see, by window; of a two-sided model
+  float* hidden_ = nullptr;                 // the wanted rows of the last Forward
 };
 
 }  // namespace llmi

@@ -8,6 +8,7 @@
 #include "kernels/ops/row_ops.h"
 #include "model/decoder.h"
 #include "model/rank_calls.h"
+#include "model/stage_calls.h"
 
 namespace llmi {
 
@@ -76,9 +77,21 @@ void Decoder::Follow(const KernelContext& context, KvCache& cache) {
   const Ranks::Message message = ranks_->Await();
   switch (message.call) {
     case RankCall::kForward: {
+      if (ranks_->plan().stage() > 0) {
+        StageMessage step = ReadStage(message.bytes, spec_, cache);
+        for (const PageEvent& event : step.events) cache.Repeat(event);
+        PassOn(context, cache, &step);
+        return;
+      }
       const ForwardCall call = ReadForward(message.bytes, spec_, cache);
       for (const PageEvent& event : call.events) cache.Repeat(event);
-      Run(context, cache, call.batch, nullptr, call.with_head);
+      if (num_stages() == 1) {
+        Run(context, cache, call.batch, nullptr, call.with_head);
+        return;
+      }
+      StageMessage step;
+      step.batch = call.batch;
+      RunStage(context, cache, &step);
       return;
     }
     case RankCall::kHead: {

@@ -35,7 +35,7 @@ void ExpertUse::Count(int64_t layer, int64_t row, const ExpertPairs& pairs) {
     counts_.reads[index] += count > 0 ? 1 : 0;
   }
   std::vector<int64_t>& both = counts_.with_last[index];
-  if (both.empty()) return;
+  if (both.empty() || last_[index - 1].empty()) return;  // the layer before is another stage's
   const auto before_used = static_cast<size_t>(num_used_[index - 1]);
   for (int64_t i = row; i < row + pairs.num_rows; ++i) {
     for (size_t b = 0; b < before_used; ++b) {

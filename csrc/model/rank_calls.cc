@@ -47,13 +47,15 @@ void CheckStates(const ForwardBatch& batch, const StatePool* states) {
 
 }  // namespace
 
-void CallToForward(const Ranks& ranks, const ForwardBatch& batch, const ModelSpec& spec, KvCache& cache, bool with_head) {
+std::vector<PageEvent> CallToForward(const Ranks& ranks, const ForwardBatch& batch, const ModelSpec& spec, KvCache& cache, bool with_head) {
   CheckBatch(batch, spec, cache.groups(), cache.pool().num_pages());
-  const std::vector<PageEvent> events = cache.TakeEvents();
+  std::vector<PageEvent> events = cache.TakeEvents();
   const ForwardHeader header = {events.size(), with_head ? 1u : 0u};
   std::vector<uint8_t> bytes = BytesOf(std::span(&header, 1));
-  for (const std::vector<uint8_t>& part : {BytesOf(std::span(events)), ToBytes(batch)}) bytes.insert(bytes.end(), part.begin(), part.end());
+  for (const std::vector<uint8_t>& part : {BytesOf(std::span<const PageEvent>(events)), ToBytes(batch)})
+    bytes.insert(bytes.end(), part.begin(), part.end());
   ranks.Call(RankCall::kForward, bytes);
+  return events;
 }
 
 void CallToEmbed(const Ranks& ranks, std::span<const int32_t> token_ids, float scale) {

@@ -14,7 +14,8 @@ namespace llmi {
 
 // Rank 0: the batch, and what happened to pages since the last one. with_head: with the logits of the wanted rows.
 // Throws as ReadForward does, before any other rank is called.
-void CallToForward(const Ranks& ranks, const ForwardBatch& batch, const ModelSpec& spec, KvCache& cache, bool with_head);
+// Returns what happened to pages.
+std::vector<PageEvent> CallToForward(const Ranks& ranks, const ForwardBatch& batch, const ModelSpec& spec, KvCache& cache, bool with_head);
 void CallToEmbed(const Ranks& ranks, std::span<const int32_t> token_ids, float scale);
 void CallToHead(const Ranks& ranks, const float* hidden, int64_t num_rows, int64_t hidden_size);
 

@@ -74,10 +74,87 @@ int64_t MixerUnit(const RecurrenceSpec& mixer) {
   return least * (16 / std::gcd<int64_t>(channels, 16));
 }
 
+constexpr char kBeforeLayer[] = "layers[";
+
+int64_t LayerOfPlace(const std::string& place) {
+  const std::string before = kBeforeLayer;
+  return place.starts_with(before) ? std::stol(place.substr(before.size())) : -1;
+}
+
+// What a row costs in each layer, and in the embedding and the head together: parameters that it meets.
+struct Costs {
+  std::vector<double> layers;
+  double outside = 0;
+};
+
+Costs CostsOf(const ModelSpec& spec) {
+  Costs costs{std::vector<double>(spec.layers.size()), 0};
+  for (const TensorSlot& slot : TensorSlotsOf(spec)) {
+    if (!slot.is_matrix() || (slot.place == "embedding.weight" && !spec.tied_head()) || slot.place == kPositionsPlace) continue;
+    double cost = static_cast<double>(slot.num_rows) * static_cast<double>(slot.num_cols);
+    const int64_t layer = LayerOfPlace(slot.place);
+    if (slot.num_experts > 0) {
+      const MoeSpec& moe = spec.layers[static_cast<size_t>(layer)].moe;
+      cost *= static_cast<double>(moe.num_used) / static_cast<double>(moe.num_experts);
+    }
+    (layer < 0 ? costs.outside : costs.layers[static_cast<size_t>(layer)]) += cost;
+  }
+  return costs;
+}
+
+// Borders of stages: the slowest stage is as fast as can be. A layer is in the stage of the one whose keys it reads.
+std::vector<int64_t> LayerBordersOf(const ModelSpec& spec, int num_stages) {
+  const auto num_layers = static_cast<size_t>(spec.num_layers());
+  std::vector<bool> may_cut(num_layers + 1, true);
+  size_t num_cuts = num_layers;
+  for (size_t layer = 0; layer < num_layers; ++layer) {
+    const int64_t donor = spec.layers[layer].attention.kv_donor;
+    for (auto cut = static_cast<size_t>(std::max<int64_t>(donor, 0)) + 1; donor >= 0 && cut <= layer; ++cut) {
+      if (may_cut[cut]) --num_cuts;
+      may_cut[cut] = false;
+    }
+  }
+  if (num_stages < 1 || static_cast<size_t>(num_stages) > num_cuts) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "pipeline_parallel_size = " + std::to_string(num_stages) + ": this model has " + std::to_string(num_cuts) +
+                    " layers, or groups of layers that share keys, so at most as many stages",
+                "pipeline_parallel_size");
+  }
+  const Costs costs = CostsOf(spec);
+  const auto stages = static_cast<size_t>(num_stages);
+  // slowest[s][i]: of the best division of layers [0, i) over s + 1 stages; from[s][i]: where its last stage begins.
+  std::vector<std::vector<double>> slowest(stages, std::vector<double>(num_layers + 1, HUGE_VAL));
+  std::vector<std::vector<size_t>> from(stages, std::vector<size_t>(num_layers + 1));
+  double first = costs.outside;
+  for (size_t end = 1; end <= num_layers; ++end) slowest[0][end] = first += costs.layers[end - 1];
+  for (size_t stage = 1; stage < stages; ++stage) {
+    for (size_t end = stage + 1; end <= num_layers; ++end) {
+      double last = 0;
+      for (size_t begin = end - 1; begin >= stage; --begin) {
+        last += costs.layers[begin];
+        const double time = std::max(slowest[stage - 1][begin], last);
+        if (!may_cut[begin] || time >= slowest[stage][end]) continue;
+        slowest[stage][end] = time;
+        from[stage][end] = begin;
+      }
+    }
+  }
+  std::vector<int64_t> borders(stages + 1, static_cast<int64_t>(num_layers));
+  for (size_t stage = stages - 1; stage > 0; --stage)
+    borders[stage] = static_cast<int64_t>(from[stage][static_cast<size_t>(borders[stage + 1])]);
+  borders[0] = 0;
+  return borders;
+}
+
 }  // namespace
 
-RankPlan::RankPlan(const ModelSpec& spec, int num_ranks, const std::vector<double>& split)
-    : hidden_size_(spec.hidden_size), vocab_size_(spec.vocab_size) {
+RankPlan::RankPlan(const ModelSpec& spec, int num_ranks, const std::vector<double>& split, int stage, int num_stages)
+    : hidden_size_(spec.hidden_size), vocab_size_(spec.vocab_size), stage_(stage), layer_borders_(LayerBordersOf(spec, num_stages)) {
+  CheckArgument(stage >= 0 && stage < num_stages, "stages: this number is not one of them");
+  if (num_stages > 1 && spec.two_sided) {
+    throw Error(ErrorKind::kUnsupportedModel, "pipeline_parallel_size: a two-sided model is not divided over stages: load it in one",
+                "pipeline_parallel_size");
+  }
   const int64_t most = NumTiles(hidden_size_);
   if (num_ranks < 1 || num_ranks > most) {
     throw Error(ErrorKind::kInvalidArgument,
@@ -102,8 +179,9 @@ RankPlan::RankPlan(const ModelSpec& spec, int num_ranks, const std::vector<doubl
   for (const TensorSlot& slot : TensorSlotsOf(spec)) {
     if (!slot.is_matrix() || RuleOf(slot.place) != RowRule::kNone) continue;
     throw Error(ErrorKind::kUnsupportedModel,
-                "tensor_parallel_size = " + std::to_string(num_ranks) + ": there is no rule to split " + slot.place + " (tensor '" +
-                    slot.binding.name + "') over ranks: load the model on one",
+                (num_stages > 1 ? "pipeline_parallel_size = " + std::to_string(num_stages)
+                                : "tensor_parallel_size = " + std::to_string(num_ranks)) +
+                    ": there is no rule to split " + slot.place + " (tensor '" + slot.binding.name + "') over ranks: load the model on one",
                 slot.place);
   }
 }
@@ -130,9 +208,9 @@ RowSpan RankPlan::KvHeads(const AttentionSpec& attention, int rank) const {
 
 // Of the slot's place, as "layers[3].attention.query.weight".
 size_t RankPlan::LayerOf(const TensorSlot& slot) {
-  const std::string before = "layers[";
-  CheckInternal(slot.place.starts_with(before), "heads are a layer's");
-  return std::stoul(slot.place.substr(before.size()));
+  const int64_t layer = LayerOfPlace(slot.place);
+  CheckInternal(layer >= 0, "heads are a layer's");
+  return static_cast<size_t>(layer);
 }
 
 RowSpan RankPlan::MixerHeads(const RecurrenceSpec& mixer, int rank) const { return Cut(mixer.num_heads, MixerUnit(mixer), rank); }
@@ -143,6 +221,17 @@ RowSpan RankPlan::MixerGroups(const RecurrenceSpec& mixer, int rank) const {
   if (mixer.tiled_groups || mixer.num_groups == 1) return {0, mixer.num_groups};
   const int64_t each = mixer.num_heads / mixer.num_groups;
   return {heads.begin / each, heads.end / each};
+}
+
+RankPlan RankPlan::AtStage(int stage) const {
+  RankPlan plan = *this;
+  plan.stage_ = stage;
+  return plan;
+}
+
+bool RankPlan::HoldsSlot(const TensorSlot& slot) const {
+  const int64_t layer = LayerOfPlace(slot.place);
+  return layer < 0 ? stage_ == 0 : Holds(layer);
 }
 
 int RankPlan::VocabularyOwner(int64_t token_id) const {
@@ -156,6 +245,7 @@ RowSpan RankPlan::Rows(const TensorSlot& slot, int rank) const {
   const auto heads = [&](const RowSpan& span, int64_t num_heads) {
     return RowSpan{span.begin * of_one / num_heads, span.end * of_one / num_heads};
   };
+  if (!HoldsSlot(slot)) return {};
   std::string place = slot.place;
   if (slot.num_experts > 0 && EndsWith(place, ".bias")) place.replace(place.size() - 4, 4, "weight");  // experts' biases go with their rows
   switch (RuleOf(place)) {

@@ -22,8 +22,16 @@ class RankPlan {
  public:
   // split: the ranks' shares, positive and of sum 1; empty: equal ones. spec: valid. Throws Error(kInvalidArgument) for other splits and
   // for more ranks than the hidden size has tiles, Error(kUnsupportedModel) naming a matrix for which there is no rule.
-  RankPlan(const ModelSpec& spec, int num_ranks, const std::vector<double>& split);
+  // num_stages: the layers are divided, each stage's are num_ranks ranks'; this plan is that of `stage`. Throws Error(kInvalidArgument) for
+  // more stages than there are layers, those that share keys counted as one.
+  RankPlan(const ModelSpec& spec, int num_ranks, const std::vector<double>& split, int stage = 0, int num_stages = 1);
+  RankPlan AtStage(int stage) const;
 
+  int stage() const { return stage_; }
+  int num_stages() const { return static_cast<int>(layer_borders_.size()) - 1; }
+  // The layers of this stage. The embedding, the final norm and the head are stage 0's.
+  RowSpan Layers() const { return {layer_borders_[static_cast<size_t>(stage_)], layer_borders_[static_cast<size_t>(stage_) + 1]}; }
+  bool Holds(int64_t layer) const { return layer >= Layers().begin && layer < Layers().end; }
   int num_ranks() const { return static_cast<int>(borders_.size()) - 1; }
   // Cut between KV heads, or where there are more ranks between query heads: then several ranks hold the K and V of one head.
   RowSpan QueryHeads(const AttentionSpec& attention, int rank) const;
@@ -45,9 +53,12 @@ class RankPlan {
 
   static size_t LayerOf(const TensorSlot& slot);
   const AttentionSpec& AttentionOf(const TensorSlot& slot) const { return attentions_.at(LayerOf(slot)); }
+  bool HoldsSlot(const TensorSlot& slot) const;
 
   std::vector<double> borders_;  // [num_ranks + 1], from 0 to 1
   int64_t hidden_size_, vocab_size_;
+  int stage_;
+  std::vector<int64_t> layer_borders_;     // [num_stages + 1]
   std::vector<AttentionSpec> attentions_;  // by layer
   std::vector<RecurrenceSpec> mixers_;     // likewise
 };

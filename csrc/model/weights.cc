@@ -93,7 +93,7 @@ class Loader {
         throw Error(ErrorKind::kModelFile, "tensor '" + name + "' holds " + std::to_string(value) + ", which cannot be", name);
       }
     }
-    if (slot.value != nullptr) *slot.value = values[0];
+    if (slot.value != nullptr && !values.empty()) *slot.value = values[0];  // empty: another stage's
     if (slot.values != nullptr) *slot.values = values;
   }
 

@@ -36,7 +36,9 @@ std::span<const int32_t> Tokens(const ScheduledSequence& sequence) {
 int64_t Drafted(const ScheduledSequence& sequence) { return IsDecode(sequence) ? sequence.num_drafted : 0; }
 
 // Whether it waits for a token (scheduler.h).
-bool Idles(const ScheduledSequence& sequence) { return !sequence.finished && Missing(sequence) == 0 && sequence.num_drafted == 0; }
+bool Idles(const ScheduledSequence& sequence) {
+  return !sequence.finished && !sequence.in_flight && Missing(sequence) == 0 && sequence.num_drafted == 0;
+}
 
 // Rows of a decode with its draft.
 int64_t DecodeRows(const ScheduledSequence& sequence) {
@@ -178,17 +180,27 @@ void Scheduler::OrderWaiting() {
   });
 }
 
+// Whether all rows of a static batch have ended: it leaves when no step is under way.
+bool Scheduler::BatchHasEnded() const {
+  return config_.policy == SchedulingPolicy::kStatic &&
+         std::ranges::all_of(running_, [](const ScheduledSequence* s) { return s->finished || Idles(*s); });
+}
+
 void Scheduler::ScheduleRunning(int64_t* budget, int64_t* prompt_budget, std::vector<ScheduledPiece>* pieces) {
+  if (BatchHasEnded()) return;
   size_t num_counted = 0;
   int64_t behind = 0;
+  const auto busy = std::ranges::count_if(running_, [](const ScheduledSequence* s) { return !Idles(*s); });
+  const auto most_together = static_cast<size_t>((busy + config_.num_in_flight - 1) / config_.num_in_flight);
   for (size_t i = 0; i < running_.size(); ++i) {
     ScheduledSequence* sequence = running_[i];
     if (num_counted != running_.size()) {  // in the first iteration, and after a preemption
       num_counted = running_.size();
       behind = 0;
-      for (size_t j = i; j < num_counted; ++j) behind += Idles(*running_[j]) ? 0 : DecodeRows(*running_[j]);
+      for (size_t j = i; j < num_counted; ++j) behind += Idles(*running_[j]) || running_[j]->in_flight ? 0 : DecodeRows(*running_[j]);
     }
-    if (Idles(*sequence)) continue;
+    if (Idles(*sequence) || sequence->in_flight) continue;
+    if (pieces->size() >= most_together && config_.num_in_flight > 1) break;
     // One token and its draft are set aside for each running sequence after this one.
     behind -= DecodeRows(*sequence);
     // A finished row of a static batch computes its last token again, into the same slot.
@@ -237,7 +249,7 @@ bool Scheduler::ReserveRunning(ScheduledPiece* piece, bool alone) {
   ScheduledSequence* sequence = piece->sequence;
   while (!TryReserve(*piece)) {
     if (PreemptIdle()) continue;
-    const bool is_last = running_.back() == sequence;
+    const bool is_last = LastFree() == sequence;
     if (is_last && piece->num_tokens() > 1 && !IsDecode(*sequence)) {  // no other sequence follows: continue with a smaller piece
       *piece = PieceOf(sequence, piece->num_tokens() / 2);
       continue;
@@ -438,9 +450,15 @@ void Scheduler::GiveBack(ScheduledSequence* sequence) {
   });
 }
 
+// The running sequence that is last in precedence, of those that no step computes now; null: there is none.
+ScheduledSequence* Scheduler::LastFree() const {
+  const auto last = std::find_if(running_.rbegin(), running_.rend(), [](const ScheduledSequence* s) { return !s->in_flight; });
+  return last == running_.rend() ? nullptr : *last;
+}
+
 void Scheduler::PreemptLast() {
-  ScheduledSequence* victim = running_.back();
-  running_.pop_back();
+  ScheduledSequence* victim = LastFree();
+  Erase(running_, victim);
   Preempt(victim);
 }
 
@@ -470,7 +488,7 @@ void Scheduler::Preempt(ScheduledSequence* victim) {
 }
 
 bool Scheduler::PreemptOne() {
-  if (running_.empty()) return false;
+  if (LastFree() == nullptr) return false;
   const KvCache::Unobserved calls(cache_);
   if (calls.observer() != nullptr) calls.observer()->OnOther();
   PreemptLast();
@@ -514,9 +532,8 @@ bool Scheduler::Contains(const ScheduledSequence* sequence) const {
 void Scheduler::EndStep() {
   const KvCache::Unobserved calls(cache_);
   if (calls.observer() != nullptr) calls.observer()->OnEndStep(*this);
-  if (config_.policy != SchedulingPolicy::kStatic) return;
-  const bool ends = std::all_of(running_.begin(), running_.end(), [](const auto* s) { return s->finished || Idles(*s); });
-  if (ends) std::erase_if(running_, [](const auto* s) { return s->finished; });
+  if (!BatchHasEnded() || std::ranges::any_of(running_, &ScheduledSequence::in_flight)) return;
+  std::erase_if(running_, [](const auto* s) { return s->finished; });
 }
 
 }  // namespace llmi

@@ -60,8 +60,9 @@ struct ScheduledSequence {
   int64_t num_cached = 0;                  // tokens that the prefix cache gave it when it first ran
   // Draft rows after its last token; if not all fit into a step, the last token waits, too. They run even if no token is left to compute.
   int64_t num_drafted = 0;
-  KvSequence kv;          // kv.num_tokens of the known tokens are computed
-  bool finished = false;  // a static batch keeps its finished rows
+  KvSequence kv;           // kv.num_tokens of the known tokens are computed
+  bool finished = false;   // a static batch keeps its finished rows
+  bool in_flight = false;  // a step computes it that has not ended: it joins no other, and keeps its pages
   int64_t num_preemptions = 0;
   int64_t max_computed = 0;                     // the most tokens that were ever computed, to count recomputed ones
   std::shared_ptr<const KvHostCopy> host_copy;  // the blocks of a preempted sequence, if they were copied to the host
@@ -94,6 +95,7 @@ struct SchedulerConfig {
   int64_t max_num_batched_tokens = 2048;
   double waiting_served_ratio = 0;  // > 0: when waiting >= ratio x running, decodes pause for one prefill (TGI's meaning)
   bool chunked_prefill = true;      // false: a prompt enters a step whole or not at all
+  int64_t num_in_flight = 1;        // steps that are computed at the same time: running sequences are divided among them
 };
 
 class Scheduler {
@@ -158,6 +160,8 @@ class Scheduler {
   bool ReserveWaiting(ScheduledPiece* piece);
   void GiveBack(ScheduledSequence* sequence);  // gives back all its pages; the cache keeps it as an empty sequence
   void PreemptLast();
+  ScheduledSequence* LastFree() const;
+  bool BatchHasEnded() const;
   bool PreemptIdle();
   void Preempt(ScheduledSequence* victim);
   void AttachPrefix(ScheduledSequence* sequence);

@@ -144,7 +144,8 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
         spec_text = spec.to_json()
         speculation, self._eagle, self._medusa, drafters = self._load_drafts(given["speculative_config"], files, spec, layers)
         options = {**args.for_core(), **drafters}
-        if given["tensor_parallel_size"] > 1 or given["tensor_split"] is not None or given["distributed_executor_backend"] == "mpi":
+        processes = given["tensor_parallel_size"] * given["pipeline_parallel_size"]
+        if processes > 1 or given["tensor_split"] is not None or given["distributed_executor_backend"] == "mpi":
             options |= self._start_ranks(given, args, files, spec_text)
         loading = Background(lambda: self._load(files, spec_text, options, dropped))
         try:
@@ -248,12 +249,19 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
         from llmi.ranks.nccl import find_nccl  # noqa: PLC0415
         from llmi.ranks.workers import Ranks  # noqa: PLC0415
 
-        count, split = given["tensor_parallel_size"], given["tensor_split"]
-        call_core(_core.check_ranks, spec, str(files.path), count, [] if split is None else split)
-        world = world_of(count) if given["distributed_executor_backend"] == "mpi" else None
-        if count == 1:
+        count, split, stages = given["tensor_parallel_size"], given["tensor_split"], given["pipeline_parallel_size"]
+        if stages > 1 and args.resolved_device != "cpu":
+            raise UnsupportedCombinationError(
+                f"pipeline_parallel_size = {stages} with device = {args.device!r}: stages are computed on CPUs so far; tensor_parallel_size"
+                " divides a model over GPUs",
+                "pipeline_parallel_size",
+                "device",
+            )
+        call_core(_core.check_ranks, spec, str(files.path), count, [] if split is None else split, stages)
+        world = world_of(count, stages) if given["distributed_executor_backend"] == "mpi" else None
+        if count * stages == 1:
             return {}
-        ranks = Ranks(count, split, given["num_threads"]) if world is None else MpiRanks(world, split, given["num_threads"])
+        ranks = Ranks(count, split, given["num_threads"], stages) if world is None else MpiRanks(world, split, given["num_threads"])
         self._ranks = ranks
         library = {"nccl": find_nccl(args.resolved_device)}
         try:
@@ -505,6 +513,8 @@ class LLM(TakesOptions, StaysHere, LabCalls, ModelRows, PoolingCalls):
         nothing runs measures the machine's ceilings, in about a third of a second.
         """
         stats: dict[str, Any] = {**call_core(self._engine.stats), **self._results.log.summary()}
+        if busy := stats.pop("stages_busy_s", None):
+            stats["stages_idle"] = [1 - seconds / stats["busy_time_s"] for seconds in busy]
         stats["kv_usage"] = 1 - stats["num_free_pages"] / max(stats["num_pages"], 1)
         return stats | self._rates.of(stats, self._rates.ceilings())
 

@@ -128,8 +128,8 @@ def test_unknown_arguments_name_the_nearest(tiny: LLM, tiny_path: Callable[..., 
 def test_what_is_not_built_is_refused_by_name(tiny: LLM, tiny_path: Callable[..., Path]) -> None:
     with pytest.raises(UnsupportedCombinationError, match="tfs_z"):
         tiny.generate([1], tfs_z=0.9)
-    with pytest.raises(UnsupportedCombinationError, match="pipeline_parallel_size"):
-        LLM(tiny_path(), pipeline_parallel_size=2)
+    with pytest.raises(UnsupportedCombinationError, match="expert_parallel"):
+        LLM(tiny_path(), enable_expert_parallel=True)
 
     with pytest.raises(DeviceError, match="CUDA"):
         LLM(tiny_path(), device="cuda")

@@ -410,7 +410,9 @@ def test_drafters_that_say_something_else(llm: LLM) -> None:
             llm.generate([5, 6], max_tokens=4, speculative_config=drafter)
     for proposal in ([1.5], [True], "12", [[1]], 5):
         with pytest.raises(llmi.DraftError):
-            llm.generate([5, 6], max_tokens=8, ignore_eos=True, speculative_config=lambda context, proposal=proposal: proposal)
+            # A number of tokens: by "auto" the measured times of earlier steps decide whether a drafter is asked.
+            asked = llmi.SpeculativeConfig(lambda context, proposal=proposal: proposal, 2)
+            llm.generate([5, 6], max_tokens=8, ignore_eos=True, speculative_config=asked)
 
 
 def test_the_labs_hooks_say_it_too(llm: LLM) -> None:

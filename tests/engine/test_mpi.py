@@ -122,7 +122,7 @@ def test_a_missing_library_names_the_extra(model: Path, monkeypatch: pytest.Monk
 def test_two_libraries_are_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mpi.Path, "read_text", lambda path: "/a/libmpi.so.40\n/b/libmpi_abi.so.1\n")
     with pytest.raises(InvalidParamsError, match="one process can have one MPI"):
-        mpi.world_of(2)
+        mpi.world_of(2, 1)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_two_launchers_are_refused(variables: dict[str, str], maps: str, want: s
     for variable, value in variables.items():
         monkeypatch.setenv(variable, value)
     with pytest.raises(InvalidParamsError, match=want):
-        mpi.world_of(2)
+        mpi.world_of(2, 1)
 
 
 def test_replicas_are_not_those_of_mpi(model: Path) -> None:

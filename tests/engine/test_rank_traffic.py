@@ -71,7 +71,7 @@ def test_what_inspect_says(tmp_path: Path) -> None:
     slow = parse_link("2000,0.1")
     assert slow.exchange_s(4, 10, 1_000_000) == pytest.approx(10 * 0.002 * 2 + 750_000 / 12.5e6)
     assert forecast.slower_from(report, slow, 1e10, 1e11) == 2
-    lines = rank_lines(report, [2, 3], slow, 1e10, 1e11)
+    lines = rank_lines(report, [2, 3], [], slow, 1e10, 1e11)
     assert f"{max(rank.weight_bytes for rank in ranks) / 1e6:,.1f} MB of weights" in lines[4] and lines[-1].endswith(
         "2 ranks decode slower than 1"
     )
@@ -87,3 +87,18 @@ def test_wrong_degrees(text: str) -> None:
 def test_wrong_links(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="US,GBPS"):
         parse_link(text)
+
+
+def test_stages(tmp_path: Path) -> None:
+    """Each layer is in one stage; a token of one sequence passes them all, and a message goes from each to the next."""
+    report = inspect_model(tiny_model(vocab_size=8200, num_layers=5, path=tmp_path))
+    one, two = forecast.shares(report, 1), forecast.shares(report, 1, 2)
+    layers = [share.held["layers"] for share in two]
+    assert layers[0][0] == 0 and layers[0][1] == layers[1][0] and layers[1][1] == 5 and layers[0][1] < 3  # the head is the first one's
+    assert sum(share.kv_bytes for share in two) == one[0].kv_bytes
+    link = parse_link("100,1")
+    times = [forecast.forecast(report, found, link, 1e9, 1e12) for found in (one, two)]
+    norms = sum(share.read_bytes for share in two) - one[0].read_bytes  # each has them
+    expected = times[0].decode_s + norms / 1e9 + 2 * (1e-4 + 4 * 64 / 125e6)
+    assert times[1].decode_s == pytest.approx(expected) and times[1].num_stages == 2
+    assert any("in each of 2 stages" in line for line in rank_lines(report, [2], [2], link, 1e9, 1e12))

@@ -234,7 +234,8 @@ def test_ranks_of_other_files_are_refused(model: Path, monkeypatch: pytest.Monke
 
 def test_a_rank_that_cannot_load(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start = workers.Ranks._start
-    monkeypatch.setattr(workers.Ranks, "_start", lambda self, rank, opening: start(self, rank, {**opening, "path": "/nowhere"}))
+    elsewhere = {"path": "/nowhere"}
+    monkeypatch.setattr(workers.Ranks, "_start", lambda self, number, opening, *rest: start(self, number, {**opening, **elsewhere}, *rest))
     before = time.monotonic()
     with pytest.raises(WorkerDiedError, match=r"rank 1 .*nowhere"):
         LLM(model, **ARGUMENTS, tensor_parallel_size=2)

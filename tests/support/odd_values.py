@@ -388,6 +388,7 @@ ENGINE = {
     "trust_remote_code": "flag",
     "tensor_parallel_size": "integer",
     "tensor_split": "objects",
+    "pipeline_parallel_size": "integer",
     "on_worker_failure": "objects",
     "data_parallel_size": "integer",
     "distributed_executor_backend": "objects",

@@ -65,19 +65,21 @@ class Pair:
         if seed % LATENT_EVERY == LATENT_EVERY - 1:
             model = tiny_families.make("deepseek_v2", Path(tempfile.mkdtemp()), kv_lora_rank=64).path
         else:
-            model = tiny_model(rng.choice(["llama", "gemma3"]), vocab_size=257, num_layers=2, hidden_size=rng.choice([64, 128]))
+            model = tiny_model(rng.choice(["llama", "gemma3"]), vocab_size=257, num_layers=3, hidden_size=rng.choice([64, 128]))
         types: dict[str, Any] = rng.choice(
             [{}, {"quantization": "q8_0"}, {"quantization": "q8_0", "activation_bits": 8}, {"dtype": "bfloat16"}]
         )
         types |= {"kv_cache_dtype": rng.choice(["float16", "float32", "int8", "fp8", "bfloat16"]), "max_model_len": 160}
-        count = rng.randint(2, 4)
+        count = rng.randint(1, 4)
         cuts = [0.0, *sorted(rng.random() for _ in range(count - 1)), 1.0]
         split = rng.choice([None, [max(1e-9, cuts[i + 1] - cuts[i]) for i in range(count)]])
         place = rng.choice(PLACES)
-        self.what = f"{count} ranks, {split}, {types}, {place}"
+        stages = rng.choice([1, 2, 3]) if place == "shared memory" else 1
+        self.what = f"{count} ranks, {split}, {stages} stages, {types}, {place}"
         self.roomy = LLM(model, kv_cache_memory_bytes=1 << 23, **types)
         pages = 200 * self.roomy._page_bytes
         own = {"tensor_parallel_size": count, "tensor_split": split, "max_num_seqs": 12, "max_num_batched_tokens": 48}
+        own["pipeline_parallel_size"] = stages
         with ranks_of(place):
             self.ranks = LLM(model, kv_cache_memory_bytes=pages, **types, **own, device="cuda" if place == "emulated devices" else "cpu")
 

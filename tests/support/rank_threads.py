@@ -39,20 +39,23 @@ def decoder_on_ranks(
 class RankThreads(workers.Ranks):
     """Ranks that are threads."""
 
-    def __init__(self, count: int, split: Any, num_threads: int | None) -> None:
-        super().__init__(count, split, num_threads)
-        self.threads = [1] * count
+    def __init__(self, count: int, split: Any, num_threads: int | None, stages: int = 1) -> None:
+        super().__init__(count, split, num_threads, stages)
+        self.threads = [1] * (count * stages)
         self.running: list[threading.Thread] = []
         self.last: Any = None  # the group as the last of them sees it: its leave() is that rank's death
 
-    def _new_group(self, count: int) -> Any:
-        return _core.RankGroup(count, spins=False)
+    def _may_spin(self) -> bool:
+        return False
 
     def pids(self) -> list[int]:
-        return [os.getpid()] * self.group.size
+        return [os.getpid()] * len(self.threads)
 
-    def _start(self, rank: int, opening: Mapping[str, Any]) -> None:
-        self.serve(_core.RankGroup.join(self.group.descriptor, rank), opening)
+    def _start(self, number: int, opening: Mapping[str, Any], descriptors: Any) -> None:
+        group = _core.RankGroup.join(descriptors[0], number % self.count)
+        if len(descriptors) > 1:
+            group.link(*map(os.dup, descriptors[1:]))
+        self.serve(group, opening)
 
     def serve(self, group: Any, opening: Mapping[str, Any]) -> None:
         """A thread for this rank."""

@@ -54,7 +54,7 @@ void Drafting::ProposeWhole() {
   std::vector<Sample*> samples;
   for (ScheduledSequence* sequence : scheduler_.running()) {
     Sample* sample = sequence->owner;
-    if (sample->finished || !sample->started || !sample->judges_drafts() || sample->drafting.has_waiting()) continue;
+    if (sequence->in_flight || sample->finished || !sample->started || !sample->judges_drafts() || sample->drafting.has_waiting()) continue;
     sample->drafting.SetWaiting({});
     samples.push_back(sample);
   }
@@ -97,7 +97,7 @@ void Drafting::ProposeForStep(std::vector<ScheduledPiece>* pieces) {
 void Drafting::GiveUp() {
   for (ScheduledSequence* sequence : scheduler_.running()) {
     Sample& sample = *sequence->owner;
-    if (sample.finished) continue;
+    if (sample.finished || !sequence->in_flight) continue;
     const bool waited = sample.judges_drafts() ? sample.started : sample.walk.draft().size() > 0 && sample.drafting.contrast() != nullptr;
     if (waited && !sample.drafting.has_waiting()) {
       sample.scheduled.num_drafted = sample.walk.draft().size();

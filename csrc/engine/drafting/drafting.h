@@ -32,7 +32,7 @@ class Drafting {
   // Call it when a step is scheduled. Gives it the drafts that wait, and proposes for the other sequences in the rows that are left.
   // Removes the pieces of requests that failed.
   void ProposeForStep(std::vector<ScheduledPiece>* pieces);
-  // When nothing came of the step: drafts on which tokens depend wait for the next one, others are forgotten.
+  // Nothing comes of the steps under way: their drafts on which tokens depend wait for the next ones, others are forgotten.
   void GiveUp();
   // Call it when the step's tokens are committed and before its rows are processed: keeps the hidden states that drafters read.
   void KeepHidden(const LaunchedStep& step) { hidden_.Keep(step); }

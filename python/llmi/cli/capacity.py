@@ -191,6 +191,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--tp", type=parse_degrees, default=absent, metavar="N,N", help="what so many ranks (tensor_parallel_size) hold, exchange and take"
     )
     parser.add_argument(
+        "--pp", type=parse_degrees, default=absent, metavar="N,N", help="the same in so many stages of layers (pipeline_parallel_size)"
+    )
+    parser.add_argument(
         "--link",
         type=parse_link,
         default=absent,
@@ -208,15 +211,16 @@ def report_text(report: ModelReport, arguments: argparse.Namespace) -> str:
     if one_device is not None and wanted is None:
         raise InvalidParamsError("--one-device-qps is what --qps is divided by: give both", "one_device_qps")
     lines = str(report).split("\n")
-    degrees: list[int] | None = getattr(arguments, "tp", None)
-    if degrees is None and hasattr(arguments, "link"):
-        raise InvalidParamsError("--link carries what the ranks of --tp exchange: give both", "link")
-    measures = hasattr(arguments, "machine") or degrees is not None or (wanted is not None and one_device is None)
+    degrees: list[int] = getattr(arguments, "tp", [])
+    stages: list[int] = getattr(arguments, "pp", [])
+    if not degrees and not stages and hasattr(arguments, "link"):
+        raise InvalidParamsError("--link carries what the ranks of --tp or --pp exchange: give one of them", "link")
+    measures = hasattr(arguments, "machine") or degrees or stages or (wanted is not None and one_device is None)
     machine = measure_machine(report) if measures else None
     if machine is not None:
         lines += bound_lines(report, machine)
-    if degrees is not None and machine is not None:
-        lines += rank_lines(report, degrees, getattr(arguments, "link", LINKS["shm"]), machine.read_bytes_per_s, machine.ops_per_s)
+    if machine is not None and (degrees or stages):
+        lines += rank_lines(report, degrees, stages, getattr(arguments, "link", LINKS["shm"]), machine.read_bytes_per_s, machine.ops_per_s)
     if memory is not None:
         lines += memory_lines(report, memory)
     if wanted is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 
 from llmi.models.inspection import ModelReport
 from llmi.ranks.forecast import LINKS, Link, forecast, gathers, shares, slower_from, spec_fields
@@ -33,7 +34,9 @@ def parse_link(text: str) -> Link:
     return Link(f"{latency_us:g} us, {gigabits:g} Gb/s", latency_us * 1e-6, gigabits * 1e9 / 8)
 
 
-def rank_lines(report: ModelReport, degrees: list[int], link: Link, read_bytes_per_s: float, ops_per_s: float) -> list[str]:
+def rank_lines(
+    report: ModelReport, degrees: list[int], stages: list[int], link: Link, read_bytes_per_s: float, ops_per_s: float
+) -> list[str]:
     """A line for each number of ranks, and which of them to take. The speeds are those of one machine."""
     tokens, spec = report.num_tokens, spec_fields(report)
     speed = (read_bytes_per_s, ops_per_s)
@@ -44,17 +47,19 @@ def rank_lines(report: ModelReport, degrees: list[int], link: Link, read_bytes_p
         f"               a token of several: {count:,} gathers of {num_bytes / 1e3:,.1f} KB in all, and 4 calls",
     ]
     found = []
-    for degree in sorted({1, *degrees}):
-        ranks = shares(report, degree)
+    for number, degree in itertools.product(sorted({1, *stages}), sorted({1, *degrees})):
+        ranks = shares(report, degree, number)
+        place = f" in each of {number} stages" if number > 1 else ""
         found.append(forecast(report, ranks, link, *speed))
         weights = [rank.weight_bytes / 1e6 for rank in ranks]
         caches = [rank.kv_bytes / 1e6 for rank in ranks]
         lines.append(
-            f"               {degree}: {min(weights):,.1f} to {max(weights):,.1f} MB of weights a rank, cache of {tokens:,} tokens"
+            f"               {degree}{place}: {min(weights):,.1f} to {max(weights):,.1f} MB of weights a rank, cache of {tokens:,} tokens"
             f" {min(caches):,.1f} to {max(caches):,.1f}; a token at least {found[-1].decode_s * 1e3:,.2f} ms,"
             f" prefill of {tokens:,} {found[-1].prefill_s * 1e3:,.0f} ms"
         )
     best = min(found, key=lambda one: one.decode_s)
+    also = f", pipeline_parallel_size={best.num_stages}" if best.num_stages > 1 else ""
     slower = slower_from(report, link, *speed)
     after = f"; {slower} ranks decode slower than {slower - 1}" if slower else ""
-    return [*lines, f"               fastest of these for a token: tensor_parallel_size={best.num_ranks}{after}"]
+    return [*lines, f"               fastest of these for a token: tensor_parallel_size={best.num_ranks}{also}{after}"]

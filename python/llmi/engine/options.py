@@ -301,6 +301,15 @@ class TakesOptions:
                 "Shares of these processes, of sum 1; None: equal ones.",
             ),
         ] = None,
+        pipeline_parallel_size: Annotated[
+            int,
+            about(
+                Whole(1, 64),
+                "Stages that the model's layers are divided into, each of tensor_parallel_size processes. As many steps are under way"
+                " together, of other sequences each. Outputs are the same.",
+                flag_of=(*_RUNNERS, *_SERVERS, "replay"),
+            ),
+        ] = 1,
         on_worker_failure: Annotated[
             str | None,
             about(

@@ -31,12 +31,13 @@ def check_prefix_options(given: Mapping[str, Any]) -> None:
             "prefix_cache_dir",
             "enable_prefix_caching",
         )
-    if given["tensor_parallel_size"] > 1:
-        raise UnsupportedCombinationError(
-            "prefix_cache_dir with tensor_parallel_size > 1: blocks of several ranks are not saved so far; leave one of them out",
-            "prefix_cache_dir",
-            "tensor_parallel_size",
-        )
+    for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+        if given[name] > 1:
+            raise UnsupportedCombinationError(
+                f"prefix_cache_dir with {name} > 1: blocks of several processes are not saved so far; leave one of them out",
+                "prefix_cache_dir",
+                name,
+            )
 
 
 def identity_of_blocks(digest: str, spec: str, numerics_id: str, layers: Sequence[int], block_size: int) -> str:

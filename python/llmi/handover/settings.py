@@ -86,9 +86,8 @@ def check_transfer(given: Mapping[str, Any]) -> None:
         raise UnsupportedCombinationError(
             f"{name} with prefix_cache_dir: an engine has one place of blocks so far; leave one of them out", name, "prefix_cache_dir"
         )
-    if given["tensor_parallel_size"] > 1:
-        raise UnsupportedCombinationError(
-            f"{name} with tensor_parallel_size > 1: blocks of several ranks are not handed over so far; leave one of them out",
-            name,
-            "tensor_parallel_size",
-        )
+    for degree in ("tensor_parallel_size", "pipeline_parallel_size"):
+        if given[degree] > 1:
+            raise UnsupportedCombinationError(
+                f"{name} with {degree} > 1: blocks of several processes are not handed over so far; leave one of them out", name, degree
+            )

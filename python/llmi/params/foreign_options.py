@@ -240,7 +240,6 @@ ENGINE_FOREIGN: Mapping[str, Foreign] = _by_name(
     _refused(
         "it runs on one device",
         "n_gpu_layers",
-        pipeline_parallel_size=1,
         prefill_context_parallel_size=1,
         decode_context_parallel_size=1,
         enable_expert_parallel=False,

@@ -110,12 +110,12 @@ def spec_fields(report: ModelReport) -> dict[str, Any]:
     return dict(json.loads(report.spec.to_json()))
 
 
-def shares(report: ModelReport, num_ranks: int) -> list[RankShare]:
-    """Of each rank. Raises as LLM(tensor_parallel_size=num_ranks) would."""
+def shares(report: ModelReport, num_ranks: int, num_stages: int = 1) -> list[RankShare]:
+    """Of each rank of each stage. Raises as LLM(tensor_parallel_size=num_ranks, pipeline_parallel_size=num_stages) would."""
     assert report.spec is not None
     config = report.config
     try:
-        plan = _core.check_ranks(report.spec.to_json(), str(report.path), num_ranks, [])
+        plan = _core.check_ranks(report.spec.to_json(), str(report.path), num_ranks, [], num_stages)
     except _core.CoreError as error:
         raise from_core(error, report.path) from None
 
@@ -142,31 +142,39 @@ def shares(report: ModelReport, num_ranks: int) -> list[RankShare]:
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """Seconds of a token and of a prompt of the report's length with so many ranks."""
+    """Seconds of a token and of a prompt of the report's length with so many ranks of so many stages."""
 
     num_ranks: int
+    num_stages: int
     decode_s: float
     prefill_s: float
 
 
 def forecast(report: ModelReport, ranks: list[RankShare], link: Link, read_bytes_per_s: float, ops_per_s: float) -> Forecast:
-    """read_bytes_per_s, ops_per_s: what one machine can do. The slowest rank is waited for; attention is divided as the weights are."""
-    count, tokens = len(ranks), report.num_tokens
+    """read_bytes_per_s, ops_per_s: what one machine can do.
+
+    A stage's slowest rank is waited for, and one sequence's stages follow each other; attention is divided as the weights are.
+    """
+    stages = [[rank for rank in ranks if rank.held["stage"] == stage] for stage in range(ranks[-1].held["stage"] + 1)]
+    count, tokens = len(stages[0]), report.num_tokens
     spec = spec_fields(report)
     whole = sum(rank.read_bytes for rank in ranks)
-    work = [rank.read_bytes / whole for rank in ranks]
     if link.shares_machine:  # all ranks together have one machine
         reads, operations = sum(rank.read_bytes + rank.kv_bytes for rank in ranks), 1.0
     else:
-        reads, operations = max(rank.read_bytes + rank.kv_bytes for rank in ranks), max(work)
+        reads = sum(max(rank.read_bytes + rank.kv_bytes for rank in stage) for stage in stages)
+        operations = sum(max(rank.read_bytes for rank in stage) for stage in stages) / whole
     steps = [STEP_TOKENS] * (tokens // STEP_TOKENS) + ([tokens % STEP_TOKENS] if tokens % STEP_TOKENS else [])
 
     def step_s(num_rows: int) -> float:
         number, num_bytes = gathers(spec, report.config, num_rows, 1, count)
-        return link.exchange_s(count, number + CALLS, num_bytes)
+        row_bytes = _FLOAT * report.config["hidden_size"] * num_rows
+        messages = len(stages) * (link.latency_s + row_bytes / link.bytes_per_s) if len(stages) > 1 else 0.0
+        return link.exchange_s(count, number + CALLS, num_bytes) + messages
 
     return Forecast(
         count,
+        len(stages),
         max(reads / read_bytes_per_s, report.decode(tokens) * operations / ops_per_s) + step_s(1),
         max(report.prefill(tokens) * operations / ops_per_s, len(steps) * reads / read_bytes_per_s) + sum(map(step_s, steps)),
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmi.errors import InvalidParamsError, MissingExtraError, WorkerDiedError
+from llmi.errors import InvalidParamsError, MissingExtraError, UnsupportedCombinationError, WorkerDiedError
 
 FIELD = "distributed_executor_backend"
 _FACT_BYTES = 1024
@@ -211,13 +211,19 @@ class World:
             self._mpi.MPI_Finalize()
 
 
-def world_of(count: int) -> World:
+def world_of(count: int, num_stages: int) -> World:
     """The world, which has as many processes; of one it is over.
 
     Raises
     ------
-    InvalidParamsError, MissingExtraError, WorkerDiedError
+    InvalidParamsError, MissingExtraError, UnsupportedCombinationError, WorkerDiedError
     """
+    if num_stages > 1:
+        raise UnsupportedCombinationError(
+            "pipeline_parallel_size with distributed_executor_backend = 'mpi': stages are on one machine so far; leave one of them out",
+            "pipeline_parallel_size",
+            FIELD,
+        )
     if World.was_used:
         raise InvalidParamsError("one MPI world has one LLM: the ranks above 0 served the first one, and ended with it", FIELD)
     if count > 1 and not launcher():

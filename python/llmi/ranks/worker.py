@@ -15,14 +15,16 @@ from llmi.replicas.process import watch_parent
 
 
 def main() -> None:
-    """argv has the descriptor of the shared memory, the rank, and the process that leads; the rest comes from stdin."""
+    """argv has the rank, the process that leads, and the descriptors of `Ranks._start`; the rest comes from stdin."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides
-    descriptor, rank, parent = map(int, sys.argv[1:4])
+    rank, parent, descriptor, *link = map(int, sys.argv[1:])
     watch_parent(parent)
     status = 1
     try:
         group = _core.RankGroup.join(descriptor, rank)
         os.close(descriptor)
+        if link:
+            group.link(*link)
         try:
             opening = json.loads(sys.stdin.buffer.read())
             files = open_model(Path(opening["path"]))

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -58,29 +59,39 @@ def peak_bytes(pid: int) -> int:
 
 
 class Ranks:
-    """`count` processes for one model, of which this one is rank 0. split: their shares; None: equal ones."""
+    """`count` processes for each of `stages` parts of a model's layers; this one is rank 0. split: their shares; None: equal ones."""
 
-    def __init__(self, count: int, split: Sequence[float] | None, num_threads: int | None) -> None:
-        self.threads = divided(num_threads or _core.system_info()["num_threads"], count)
+    def __init__(self, count: int, split: Sequence[float] | None, num_threads: int | None, stages: int = 1) -> None:
+        self.count, self.stages = count, stages
+        self.threads = divided(num_threads or _core.system_info()["num_threads"], count * stages)
         self.split = [] if split is None else list(split)
-        self.group = self._new_group(count)
+        self.group = self._new_group()
         self._openings: list[dict[str, Any]] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._lock = threading.Lock()
         self._closed = False
 
-    def _new_group(self, count: int) -> _core.RankGroup:
-        return _core.RankGroup(count, spins=sum(self.threads) <= _core.system_info()["num_threads"])
+    def _may_spin(self) -> bool:
+        return sum(self.threads) <= int(_core.system_info()["num_threads"])
 
-    def options(self, rank: int, files: OpenModel) -> dict[str, Any]:
-        """The core's options of this rank that are not those of an engine alone."""
-        return {"num_threads": self.threads[rank], "tensor_split": self.split, "identity": rank_identity(files)}
+    def _new_group(self) -> _core.RankGroup:
+        return _core.RankGroup(self.count, spins=self._may_spin())
+
+    def options(self, number: int, files: OpenModel) -> dict[str, Any]:
+        """The core's options of this process, by its number among all, that are not those of an engine alone."""
+        return {
+            "num_threads": self.threads[number],
+            "tensor_split": self.split,
+            "stage": number // self.count,
+            "pipeline_parallel_size": self.stages,
+            "identity": rank_identity(files),
+        }
 
     def start(self, files: OpenModel, spec: str, options: Mapping[str, Any]) -> None:
         """Starts the others, which load their parts. Raises WorkerDiedError where one cannot be started."""
         shared = {name: options[name] for name in SHARED} | {"spec": spec}
         self._openings = [
-            {"path": str(files.path), "options": {**shared, **self.options(rank, files)}} for rank in range(1, self.group.size)
+            {"path": str(files.path), "options": {**shared, **self.options(number, files)}} for number in range(1, self.count * self.stages)
         ]
         self._start_all()
 
@@ -91,7 +102,7 @@ class Ranks:
             if self._closed:
                 raise WorkerDiedError("the engine was closed")
             self._end(0.0)
-            self.group = self._new_group(self.group.size)
+            self.group = self._new_group()
             self._start_all()
             return self.group
 
@@ -105,25 +116,43 @@ class Ranks:
         return [peak_bytes(pid) for pid in self.pids()]
 
     def _start_all(self) -> None:
-        for rank, opening in enumerate(self._openings, 1):
-            self._start(rank, opening)
+        """The first rank of each stage has the end of a socket from the one before, and one to the next; the last stage's is this one."""
+        with contextlib.ExitStack() as kept:
+            groups = [self.group.descriptor]
+            links: list[tuple[int, ...]] = [()]
+            if self.stages > 1:
+                pairs = [socket.socketpair() for _ in range(self.stages)]
+                for end in (end for pair in pairs for end in pair):
+                    kept.callback(end.close)
+                groups += [_core.RankGroup.prepare(self.count, spins=self._may_spin()) for _ in range(1, self.stages)]
+                for descriptor in groups[1:]:
+                    kept.callback(os.close, descriptor)
+                links += [(pairs[stage - 1][1].fileno(), pairs[stage][0].fileno()) for stage in range(1, self.stages)]
+                self.group.link(pairs[-1][1].detach(), pairs[0][0].detach())
+            for number, opening in enumerate(self._openings, 1):
+                stage, rank = divmod(number, self.count)
+                self._start(number, opening, (groups[stage], *(links[stage] if rank == 0 else ())))
 
-    def _start(self, rank: int, opening: Mapping[str, Any]) -> None:
+    def _start(self, number: int, opening: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+        """descriptors: of the shared memory of its stage, and of the ends of sockets that it has."""
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)])}
-        descriptor = self.group.descriptor
+        stage, rank = divmod(number, self.count)
         try:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _BOOT, str(descriptor), str(rank), str(os.getpid())],
+                [sys.executable, "-P", "-c", _BOOT, *map(str, (rank, os.getpid(), *descriptors))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 env=environment,
-                pass_fds=[descriptor],
+                pass_fds=descriptors,
                 start_new_session=True,  # Ctrl-C of a terminal is for this process alone
             )
         except OSError as error:
-            raise WorkerDiedError(f"rank {rank} cannot be started: {error}", f"rank {rank}") from None
+            raise WorkerDiedError(f"rank {number} cannot be started: {error}", f"rank {number}") from None
         self._processes.append(process)
-        self.group.watch(rank, process.pid)
+        if stage == 0:
+            self.group.watch(rank, process.pid)
+        else:
+            self.group.watch_stage(number, process.pid)
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin:  # who is gone already is noticed by the core
             process.stdin.write(json.dumps(opening).encode())
@@ -153,7 +182,7 @@ def workers_of(info: _core._EngineInfo, weight_bytes: int, kv_bytes: int, ranks:
     return [
         Worker(
             rank=rank,
-            stage=0,
+            stage=facts["stage"],
             host=facts["host"],
             pid=pid,
             weight_bytes=facts["weight_bytes"],

@@ -99,7 +99,14 @@ class Front(LLM):
         router = self._router = self._front_router = self._routed(given, files)
         try:
             super()._open(
-                {**given, "kv_transfer_config": None, "data_parallel_size": 1, "tensor_parallel_size": 1, "tensor_split": None},
+                {
+                    **given,
+                    "kv_transfer_config": None,
+                    "data_parallel_size": 1,
+                    "tensor_parallel_size": 1,
+                    "tensor_split": None,
+                    "pipeline_parallel_size": 1,
+                },
                 layers,
                 files,
             )
