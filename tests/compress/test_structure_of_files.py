@@ -12,7 +12,19 @@ import pytest
 from gguf_model import encode, metadata_of, tensors_of
 from llmi import LLM, InvalidParamsError, UnsupportedModelError
 from llmi.cli.commands import main
-from llmi.compress import calibrate, drop_layers, evaluate, pool_heads, pool_kv_heads, prune, prune_mask, quantize, rotate
+from llmi.compress import (
+    calibrate,
+    drop_columns,
+    drop_heads,
+    drop_layers,
+    evaluate,
+    pool_heads,
+    pool_kv_heads,
+    prune,
+    prune_mask,
+    quantize,
+    rotate,
+)
 from llmi.compress.replaying import replay_file
 from llmi.compress.rotation import Rotation
 from llmi.testing import tiny_model
@@ -134,6 +146,8 @@ MAKERS: dict[str, Callable[[Path, Path], Any]] = {
         model, out, pattern="4:8", method="sparsegpt", calibration=calibrate(model, tokens=200, gram=True)
     ),
     "drop_layers": lambda model, out: drop_layers(model, out, layers=[2]),
+    "drop_heads": lambda model, out: drop_heads(model, out, heads=[0]),
+    "drop_columns": lambda model, out: drop_columns(model, out, count=32, calibration=calibrate(model, tokens=200)),
     "repair": lambda model, out: drop_layers(model, out, layers=[2, 4], repair=True, calibration=calibrate(model, tokens=200)),
     "pool_heads": lambda model, out: pool_heads(model, out, num_kv_heads=1),
 }
@@ -175,6 +189,13 @@ def test_equal_bytes_and_a_receipt(source: Path, tmp_path: Path, made: str, caps
         (lambda a, b: drop_layers(a, b, layers=range(5)), "all 5 layers cannot go"),
         (lambda a, b: drop_layers(a, b, count=3), "at most 2 can go"),
         (lambda a, b: pool_heads(a, b, num_kv_heads=2), "below the model's 2"),
+        (lambda a, b: drop_heads(a, b), "one of the two"),
+        (lambda a, b: drop_heads(a, b, heads=[1, 1]), "head 1 twice"),
+        (lambda a, b: drop_heads(a, b, heads=[2]), "no head 2"),
+        (lambda a, b: drop_heads(a, b, heads=[0, 1]), "all 2 heads"),
+        (lambda a, b: drop_heads(a, b, count=2), "all 2 heads"),
+        (lambda a, b: drop_columns(a, b, count=10_000), "one must stay"),
+        (lambda a, b: drop_columns(a, b, count=0), "count"),
         (lambda a, b: rotate(a, b, seed=-1), "seed"),
         (lambda a, b: rotate(a, a), "exists"),
     ],
@@ -198,6 +219,10 @@ def test_graphs_that_a_method_does_not_know(tmp_path: Path, converted: Callable[
         ("mixtral", rotate, "not plain attention and one MLP"),
         ("phi3", lambda a, b: pool_heads(a, b, num_kv_heads=1), "in tensors of their own"),
         ("olmo2", lambda a, b: pool_heads(a, b, num_kv_heads=1), "norms over all heads"),
+        ("olmo2", lambda a, b: drop_heads(a, b, heads=[0]), "norms over all heads"),
+        ("phi3", lambda a, b: drop_heads(a, b, heads=[0]), "in tensors of their own"),
+        ("phi3", lambda a, b: drop_columns(a, b, count=1), "share a tensor"),
+        ("mixtral", lambda a, b: drop_columns(a, b, count=1), "is not one MLP"),
         ("gemma2", lambda a, b: drop_layers(a, b, layers=[0]), "depends on their number"),
         ("gemma2", lambda a, b: drop_layers(a, b, layers=[1], repair=True), "does more to what its down projection makes"),
     ):

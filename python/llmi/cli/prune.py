@@ -16,6 +16,9 @@ def add_prune_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--pattern", metavar="N:M", default=None, help="N of each M columns stay, such as 2:4")
     what.add_argument("--layers", metavar="A,B", default=None, help="these layers go, counted from 0")
     what.add_argument("--count", type=int, metavar="N", default=None, help="N layers in a row go, whose input and output are most alike")
+    what.add_argument("--heads", metavar="A,B", default=None, help="these heads of keys and values go with their queries' heads")
+    what.add_argument("--head-count", type=int, metavar="N", default=None, help="N of them go, whose output is least")
+    what.add_argument("--mlp-columns", type=int, metavar="N", default=None, help="N columns of each MLP go, whose output is least")
     parser.add_argument("--method", default="magnitude", metavar="METHOD", help="of --sparsity, --pattern: magnitude, wanda, sparsegpt")
     parser.add_argument("--calibration", metavar="FILE", default=None, help="of llmi calibrate: wanda, and with --gram sparsegpt")
     parser.add_argument(
@@ -36,36 +39,42 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
 
 def run_prune(arguments: argparse.Namespace) -> int:
     """Runs it."""
+    from llmi.compress.fewer_columns import drop_columns
+    from llmi.compress.fewer_heads import drop_heads
     from llmi.compress.layers import drop_layers
     from llmi.compress.pruning import prune
 
-    if arguments.layers is None and arguments.count is None:
-        if arguments.repair:
-            raise InvalidParamsError("--repair is of --layers and --count", "repair")
-        given = {name: getattr(arguments, name) for name in ("sparsity", "pattern", "method", "calibration")}
-        show(str(prune(arguments.model, arguments.out, **given)))
-        return 0
-    if arguments.method != "magnitude":
+    files, calibration = (arguments.model, arguments.out), arguments.calibration
+    weights = arguments.sparsity is not None or arguments.pattern is not None
+    layers = arguments.layers is not None or arguments.count is not None
+    heads = arguments.heads is not None or arguments.head_count is not None
+    if arguments.method != "magnitude" and not weights:
         raise InvalidParamsError("--method is of --sparsity and --pattern", "method")
-    layers = None
-    if arguments.layers is not None:
-        try:
-            layers = [int(number) for number in arguments.layers.split(",")]
-        except ValueError:
-            raise InvalidParamsError(f"--layers must be numbers such as 3,4, not {arguments.layers!r}", "layers") from None
-    show(
-        str(
-            drop_layers(
-                arguments.model,
-                arguments.out,
-                layers=layers,
-                count=arguments.count,
-                repair=arguments.repair,
-                calibration=arguments.calibration,
-            )
-        )
-    )
+    if arguments.repair and not layers:
+        raise InvalidParamsError("--repair is of --layers and --count", "repair")
+    if calibration is not None and heads:
+        raise InvalidParamsError("--calibration: heads are chosen without one", "calibration")
+    if weights:
+        given = {name: getattr(arguments, name) for name in ("sparsity", "pattern", "method")}
+        report = prune(*files, **given, calibration=calibration)
+    elif layers:
+        named = _numbers("--layers", arguments.layers)
+        report = drop_layers(*files, layers=named, count=arguments.count, repair=arguments.repair, calibration=calibration)
+    elif heads:
+        report = drop_heads(*files, heads=_numbers("--heads", arguments.heads), count=arguments.head_count)
+    else:
+        report = drop_columns(*files, count=arguments.mlp_columns, calibration=calibration)
+    show(str(report))
     return 0
+
+
+def _numbers(flag: str, text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise InvalidParamsError(f"{flag} must be numbers such as 3,4, not {text!r}", flag.removeprefix("--")) from None
 
 
 def run_pool_heads(arguments: argparse.Namespace) -> int:

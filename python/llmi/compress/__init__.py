@@ -3,6 +3,8 @@
 from llmi.compress.absmax import Quantized, absmax_quantize
 from llmi.compress.calibration import Calibration, calibrate
 from llmi.compress.evaluation import evaluate, evaluate_all
+from llmi.compress.fewer_columns import drop_columns
+from llmi.compress.fewer_heads import drop_heads
 from llmi.compress.heads import pool_kv_heads
 from llmi.compress.heads_of_files import pool_heads
 from llmi.compress.layers import drop_layers
@@ -23,6 +25,8 @@ __all__ = [
     "Report",
     "absmax_quantize",
     "calibrate",
+    "drop_columns",
+    "drop_heads",
     "drop_layers",
     "evaluate",
     "evaluate_all",

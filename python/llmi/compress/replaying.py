@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from llmi.compress.calibration import Calibration
+from llmi.compress.fewer_columns import DropColumns
+from llmi.compress.fewer_heads import DropHeads
 from llmi.compress.gguf_file import GgufSource
 from llmi.compress.heads_of_files import PoolHeads
 from llmi.compress.layers import DropLayers
@@ -45,6 +47,8 @@ METHODS: dict[str, Callable[[dict[str, Any]], Write]] = {
     "rotate": _rewritten(Rotate.of),
     "prune": _rewritten(Prune.of),
     "drop_layers": _rewritten(DropLayers.of),
+    "drop_heads": _rewritten(DropHeads.of),
+    "drop_columns": _rewritten(DropColumns.of),
     "pool_heads": _rewritten(PoolHeads.of),
 }
 

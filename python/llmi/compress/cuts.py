@@ -1,0 +1,49 @@
+"""Tensors of a file with fewer rows or columns: what stays keeps its bytes where blocks allow it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from llmi.compress.gguf_file import SIZES, NewTensor, StoredTensor
+from llmi.compress.made_files import Source
+from llmi.compress.rewriting import float_tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from llmi.base.lazy_numpy import np
+
+
+def places_of(groups: Sequence[int], size: int) -> list[int]:
+    """The rows or columns of groups of this size."""
+    return [group * size + place for group in groups for place in range(size)]
+
+
+def with_rows(source: Source, name: str, kept: Sequence[int]) -> NewTensor:
+    """A matrix with these rows alone, or of a bias these values, byte for byte."""
+    tensor = source.tensors[name]
+    return NewTensor(name, (*tensor.shape[:-1], len(kept)), tensor.type, partial(_rows, source, tensor, list(kept)))
+
+
+def with_columns(source: Source, name: str, kept: Sequence[int]) -> NewTensor:
+    """A matrix with these columns alone: byte for byte if they are whole blocks, else as float."""
+    tensor = source.tensors[name]
+    shape = (len(kept), *tensor.shape[1:])
+    size = SIZES[tensor.type][0]
+    blocks = [place // size for place in kept[::size]]
+    if list(kept) == places_of(blocks, size):
+        return NewTensor(name, shape, tensor.type, partial(_blocks, source, tensor, blocks))
+    return float_tensor(name, shape, tensor.type, lambda: source.values(name)[:, kept])
+
+
+def _rows(source: Source, tensor: StoredTensor, kept: list[int]) -> bytes:
+    rows = np.frombuffer(source.gguf.bytes_of(tensor), np.uint8).reshape(tensor.shape[-1], -1)
+    return rows[kept].tobytes()
+
+
+def _blocks(source: Source, tensor: StoredTensor, kept: list[int]) -> bytes:
+    values, size = SIZES[tensor.type]
+    blocks = np.frombuffer(source.gguf.bytes_of(tensor), np.uint8).reshape(-1, tensor.shape[0] // values, size)
+    return blocks[:, kept].tobytes()

@@ -1,0 +1,156 @@
+"""Files with fewer heads: whole groups of heads of queries, with the keys and values that they read."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from llmi.base.kinds import Listed, Whole, parse
+from llmi.compress.calibration import Calibration, calibrate
+from llmi.compress.cuts import places_of, with_columns, with_rows
+from llmi.compress.gguf_file import number_entry
+from llmi.compress.least_squares import products
+from llmi.compress.made_files import Report, Source
+from llmi.compress.rewriting import Edit, rewrite
+from llmi.errors import InvalidParamsError
+
+_HEAD, _COUNT = Whole(0, 1 << 16), Whole(1, 1 << 16)
+_TOKENS = 4096  # of the model's own text, by which heads are chosen
+
+
+def drop_heads(
+    model: str | os.PathLike[str], out: str | os.PathLike[str], *, heads: Iterable[int] | None = None, count: int | None = None
+) -> Report:
+    """Writes a model without some of its heads, the same in every layer. Heads of queries that share keys and values (grouped-query
+    attention) go together, with those: numbers are of heads of keys and values.
+
+    Parameters
+    ----------
+    model : path or name
+        A GGUF file of one part.
+    out : path
+        A new .gguf file; it is written whole or not at all. What stays keeps its bytes; output projections whose blocks do not end where
+        heads end become F16.
+    heads : iterable of int, optional
+        Those that go, counted from 0. Give this or count.
+    count : int, optional
+        So many go: those whose output, behind the output projection, is least: its share of the squares of all heads' outputs on 4,096
+        tokens that the model writes itself, summed over layers.
+
+    Returns
+    -------
+    Report
+        Its remarks name the heads.
+
+    Raises
+    ------
+    InvalidParamsError
+        Both or neither of heads and count, a head twice or one that is not there, all heads, an `out` that exists or cannot be written.
+    ModelFileError
+        No GGUF file of one part; UnsupportedModelError names what the method does not know of a graph.
+
+    Examples
+    --------
+    >>> from llmi.compress import drop_heads
+    >>> print(drop_heads("model.gguf", "narrow.gguf", count=1))  # doctest: +SKIP
+    """
+    return rewrite(model, out, DropHeads.of({"heads": None if heads is None else list(heads), "count": count}))
+
+
+@dataclasses.dataclass(frozen=True)
+class DropHeads:
+    """`drop_heads`."""
+
+    heads: list[int] | None
+    count: int | None
+    made: ClassVar[str] = "drop_heads"
+
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> DropHeads:
+        """From a caller or a receipt. Raises InvalidParamsError."""
+        heads, count = settings["heads"], settings["count"]
+        if (heads is None) == (count is None):
+            raise InvalidParamsError("give heads or count, one of the two", "heads")
+        if heads is None:
+            return cls(None, parse(_COUNT, "count", count))
+        named = parse(Listed(_HEAD, "a list of heads, counted from 0", 1 << 16, min_len=1), "heads", heads)
+        twice = next((head for head in named if named.count(head) > 1), None)
+        if twice is not None:
+            raise InvalidParamsError(f"heads names head {twice} twice", "heads")
+        return cls(sorted(named), None)
+
+    def settings(self) -> dict[str, object]:
+        """For the receipt."""
+        return dataclasses.asdict(self)
+
+    def edit(self, source: Source, calibration: Calibration | None) -> Edit:
+        """Rows of queries, keys and values, columns of output projections, and the numbers of heads."""
+        del calibration
+        spec = source.spec
+        total, size = spec.num_kv_heads, spec.head_dim
+        queries = spec.num_heads // total
+        of_rows, of_columns = _tensors(source)
+        if (len(self.heads) if self.heads is not None else self.count or 0) >= total:
+            raise InvalidParamsError(f"heads: all {total} heads of keys and values cannot go", "heads" if self.count is None else "count")
+        gone = self._chosen(source, sorted(of_columns)) if self.heads is None else self.heads
+        if gone[-1] >= total:
+            raise InvalidParamsError(
+                f"heads: there is no head {gone[-1]}: the model has {total} of keys and values, counted from 0", "heads"
+            )
+        kept = [head for head in range(total) if head not in gone]
+        tensors = []
+        for tensor in source.gguf.tensors:
+            if tensor.name in of_rows:
+                tensors.append(with_rows(source, tensor.name, places_of(kept, of_rows[tensor.name] * size)))
+            elif tensor.name in of_columns:
+                tensors.append(with_columns(source, tensor.name, places_of(kept, queries * size)))
+            else:
+                tensors.append(source.copied(tensor.name))
+        spec.num_heads, spec.num_kv_heads = queries * len(kept), len(kept)
+        of_attention = f"{source.gguf.text_of('general.architecture')}.attention."
+        numbers = {"head_count": spec.num_heads, "head_count_kv": len(kept), "key_length": size, "value_length": size}
+        entries = {of_attention + name: number_entry(value) for name, value in numbers.items()}
+        return Edit(tensors, entries, spec, {"heads": f"{', '.join(map(str, gone))} of {total} left out, with {queries} of queries each"})
+
+    def _chosen(self, source: Source, outputs: list[str]) -> list[int]:
+        """Those of the least output; of equal ones the last."""
+        assert self.count is not None
+        total = source.spec.num_kv_heads
+        sums = calibrate(source.path, tokens=_TOKENS, gram=True)
+        shares = [0.0] * total
+        for name in outputs:
+            values, gram = source.values(name), sums.gram(name)
+            size = len(gram) // total
+            squares = []
+            for head in range(total):
+                part = slice(head * size, (head + 1) * size)
+                squares.append(math.fsum((products(values[:, part], values[:, part]) * gram[part, part]).reshape(-1).tolist()))
+            for head, own in enumerate(squares):
+                shares[head] += own / (math.fsum(squares) or 1.0)
+        return sorted(sorted(range(total), key=lambda head: (shares[head], -head))[: self.count])
+
+
+def _tensors(source: Source) -> tuple[dict[str, int], set[str]]:
+    """({name: heads of its rows for one of keys and values}, names of output projections). Raises UnsupportedModelError."""
+    spec = source.spec
+    rows: dict[str, int] = {}
+    columns: set[str] = set()
+    for index, layer in enumerate(spec.layers):
+        attention = layer.attention
+        own = attention.num_heads or attention.num_kv_heads or attention.head_dim or attention.kv_donor >= 0 or attention.value_is_key
+        if layer.mixer != "attention" or attention.latent.rank or own:
+            raise source.refuse("drop_heads", f"whose layer {index} has no keys and values of the model's number of heads")
+        norms = attention.norms
+        if norms.span == "projection" or norms.own_weights or attention.output_norm.present:
+            raise source.refuse("drop_heads", f"with norms over all heads of layer {index}, or with weights for each of them")
+        if attention.sinks.name or attention.linear_biases or attention.gate.weight.name:
+            raise source.refuse("drop_heads", f"with sinks, gates or biases of the heads of layer {index}")
+        for linear, heads in ((attention.query, spec.num_heads), (attention.key, spec.num_kv_heads), (attention.value, spec.num_kv_heads)):
+            if not linear.weight.name or source.tensors[linear.weight.name].shape[-1] != heads * spec.head_dim:
+                raise source.refuse("drop_heads", f"whose layer {index} has no queries, keys and values in tensors of their own")
+            rows.update(dict.fromkeys({linear.weight.name, linear.bias.name} - {""}, heads // spec.num_kv_heads))
+        columns.add(attention.output.weight.name)
+    return rows, columns
