@@ -27,7 +27,7 @@ RUN_BY = {
     **{f"docs/from-{name}.md": "project/test_migration.py" for name in ("vllm", "transformers", "llama-cpp-python", "sglang")},
 }
 #: Pages whose blocks run here, one after the other.
-HERE = ["first-answer", "first-drafter", "first-experiment", "models"]
+HERE = ["first-answer", "first-drafter", "first-experiment", "how-to", "models"]
 
 
 def blocks_of(page: Path) -> list[tuple[str, str, str]]:
