@@ -4,7 +4,7 @@
 #     tools/release.sh [DIR]      builds, repairs, checks and asks
 #     tools/release.sh --check    walks the checklist: version, date, files that a release needs; builds nothing
 #
-# LLMI_JOBS: compilers that run at once (1). LLMI_GLIBC: the oldest glibc that the wheel runs on (2.28).
+# RELEASE_JOBS: compilers that run at once (1). RELEASE_GLIBC: the oldest glibc that the wheel runs on (2.28).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' python/llmi/__init__.py)
@@ -22,7 +22,7 @@ if [ "${1:-}" = --check ]; then
 fi
 
 out=$(realpath -m "${1:-dist}")
-glibc=${LLMI_GLIBC:-2.28}
+glibc=${RELEASE_GLIBC:-2.28}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 step() { printf '\n=== %s (%s s)\n' "$1" "$SECONDS"; }
@@ -57,7 +57,7 @@ step "sdist"
 sdist="$out/llmi-$version.tar.gz"
 
 step "wheel, from the sdist, in an environment of its own"
-export CC="$scratch/cc" CXX="$scratch/c++" CMAKE_BUILD_PARALLEL_LEVEL=${LLMI_JOBS:-1}
+export CC="$scratch/cc" CXX="$scratch/c++" CMAKE_BUILD_PARALLEL_LEVEL=${RELEASE_JOBS:-1}
 export CMAKE_ARGS="-DLLMI_CUDA=OFF -DCMAKE_AR=$scratch/ar -DCMAKE_RANLIB=$scratch/ranlib"
 "$tools/pip" wheel -q --no-deps -w "$scratch/built" "$sdist"
 unset CC CXX CMAKE_ARGS

@@ -13,6 +13,7 @@ import pytest
 
 import llmi
 from llmi import _core
+from llmi.base.compiled import lacking
 from waiting import HANG_S
 
 PACKAGE = Path(llmi.__file__).parent
@@ -23,6 +24,7 @@ HAS_TEST_PARTS = hasattr(_core, "testing")
 WITHOUT_TEST_PARTS = """
 import os
 from llmi import _core
+from llmi.base.compiled import lacking
 if hasattr(_core, "testing"):
     del _core.testing
 import llmi
@@ -115,6 +117,12 @@ def test_a_compiler_that_was_not_compared_is_refused(compiler: str, tmp_path: Pa
     flags = [f"-DCMAKE_CXX_{key}={value}" for key, value in given.items()]
     done = subprocess.run(["cmake", "-S", ROOT, "-B", tmp_path, *flags], capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 1 and re.search(rf"needs\s+GCC\s+11.*is\s+{name}\s+{version}", done.stderr, re.DOTALL), done.stderr
+
+
+def test_a_processor_that_lacks_what_is_needed() -> None:
+    flags = "fpu vme cx16 lahf_lm popcnt sse4_1 ssse3"
+    assert lacking(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t:\n") == ["sse4_2"]
+    assert lacking(f"flags\t\t: {flags} sse4_2\n") == lacking("Features\t: fp asimd\n") == lacking("") == []
 
 
 def test_a_missing_or_old_compiled_module_says_what_to_do() -> None:
