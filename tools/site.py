@@ -23,7 +23,16 @@ from llmi.cli import commands
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Packages whose `__all__` is public, in the order of the reference.
-PACKAGES = ("llmi", "llmi.smc", "llmi.testing", "llmi.tools", "llmi.watermark", "llmi.compat.vllm", "llmi.compat.llama_cpp")
+PACKAGES = (
+    "llmi",
+    "llmi.compress",
+    "llmi.smc",
+    "llmi.testing",
+    "llmi.tools",
+    "llmi.watermark",
+    "llmi.compat.vllm",
+    "llmi.compat.llama_cpp",
+)
 COMMANDS = (
     "chat",
     "generate",
