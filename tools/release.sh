@@ -4,6 +4,9 @@
 #     tools/release.sh [DIR]      builds, repairs, checks and asks
 #     tools/release.sh --check    walks the checklist: version, date, files that a release needs; builds nothing
 #
+# Then `python benchmarks/wheel.py DIR/WHEEL --root ROOT` asks the same of an older system: ROOT is one that debootstrap made, with a python3.11
+# in it, and in its /wheels pip and the packages that llmi needs.
+#
 # RELEASE_JOBS: compilers that run at once (1). RELEASE_GLIBC: the oldest glibc that the wheel runs on (2.28).
 set -euo pipefail
 cd "$(dirname "$0")/.."
