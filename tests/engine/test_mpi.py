@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import http.client
+import json
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -49,13 +52,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(vocab_size=257, path=tmp_path_factory.mktemp("mpi"))
 
 
+def launcher(ranks: int) -> list[str]:
+    said = subprocess.run([str(MPIRUN), "--version"], capture_output=True, text=True, check=True).stdout
+    return [str(MPIRUN), *(["--allow-run-as-root", "--oversubscribe"] if "Open MPI" in said else []), "-n", str(ranks)]
+
+
 def run(model: Path, ranks: int, rest: str, tensor_parallel_size: str = "2") -> subprocess.CompletedProcess[str]:
     """The script under mpirun; with 0 ranks, in one process without."""
     start: Sequence[str] = ()
     arguments = ""
     if ranks:
-        said = subprocess.run([str(MPIRUN), "--version"], capture_output=True, text=True, check=True).stdout
-        start = [str(MPIRUN), *(["--allow-run-as-root", "--oversubscribe"] if "Open MPI" in said else []), "-n", str(ranks)]
+        start = launcher(ranks)
         arguments = f", tensor_parallel_size={tensor_parallel_size}, distributed_executor_backend='mpi'"
     script = SCRIPT.format(arguments=arguments, rest=rest)
     return subprocess.run([*start, sys.executable, "-c", script, str(model)], capture_output=True, text=True, timeout=120, check=False)
@@ -101,6 +108,34 @@ def test_a_plain_process_starts_them(model: Path) -> None:
     """One that dies ends its engine alone, and the next one works."""
     found = subprocess.run([sys.executable, "-c", PLAIN, str(model)], capture_output=True, text=True, timeout=120, check=False)
     assert found.stdout == run(model, 0, PRINTS).stdout + "WorkerDiedError True\n" + run(model, 0, PRINTS).stdout, found.stderr
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket, whose path is the host."""
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(self.host)
+
+
+@needs_mpi
+def test_a_server(model: Path, tmp_path: Path) -> None:
+    """Rank 0 alone listens, and the end that mpirun is told reaches both."""
+    path = tmp_path / "socket"
+    flags = ["--tensor-parallel-size", "2", "--distributed-executor-backend", "mpi", "--num-threads", "2", "--uds", str(path)]
+    command = [*launcher(2), sys.executable, "-m", "llmi", "serve", "-m", f"tiny={model}", *flags]
+    body = {"model": "tiny", "prompt": [5, 9, 2], "max_tokens": 9, "temperature": 0, "return_token_ids": True}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server, LLM(model) as llm:
+        assert server.stdout is not None
+        assert any(line.startswith("ready:") for line in server.stdout)
+        connection = UnixConnection(str(path))
+        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json", "Host": "localhost"})
+        answer = json.loads(connection.getresponse().read())
+        connection.close()
+        server.terminate()
+        server.wait(60)
+        (output,) = llm.generate([[5, 9, 2]], max_tokens=9, temperature=0)
+    assert answer["choices"][0]["token_ids"] == output.outputs[0].token_ids
 
 
 @needs_mpi

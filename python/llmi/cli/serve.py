@@ -160,6 +160,14 @@ def run_serve(arguments: argparse.Namespace) -> int:
     """Loads the models and serves them until the process is told to end."""
     names = named_models(getattr(arguments, "model", None))
     threads = threads_of(getattr(arguments, "num_threads", None), len(names))
+    backend = getattr(arguments, "distributed_executor_backend", "local")
+    if backend == "ray":
+        raise InvalidParamsError("a server on Ray is llmi.integrations.ray.app, which Ray Serve runs", "distributed_executor_backend")
+    if backend == "mpi":
+        from llmi.ranks.mpi_world import launched_rank
+
+        if launched_rank() > 0:  # it listens nowhere, and comes no further
+            load(arguments, next(iter(names.values())), threads[0], None)
 
     def loads(settings: ServerSettings) -> Iterator[tuple[str, AsyncLLM]]:
         for (name, path), num_threads in zip(names.items(), threads, strict=True):

@@ -325,7 +325,7 @@ class TakesOptions:
                 Choice(("local", "mpi", "ray"), {"mp": "local", "uni": "local"}, "LLM"),
                 "Who starts the other processes: llmi, on this machine; mpirun, those of tensor_parallel_size; or Ray, which places those"
                 " of data_parallel_size on a cluster.",
-                flag_of=(*_RUNNERS, "batch", "replay"),
+                flag_of=(*_RUNNERS, "batch", "serve", "replay"),
             ),
         ] = "local",
         hf_overrides: Annotated[

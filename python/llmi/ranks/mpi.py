@@ -102,7 +102,8 @@ class MpiRanks(Ranks):
 
     def _serve(self, files: OpenModel, shared: Mapping[str, Any]) -> NoReturn:
         """Computes until rank 0 has gone. What goes wrong is told to rank 0, whose status is the program's."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGTERM):  # mpirun hands them to all, and rank 0 decides
+            signal.signal(number, signal.SIG_IGN)
         status, rank = 1, self._world.rank
         first = self._facts[0]
         leader = os.pidfd_open(first["pid"]) if self.is_one_machine and not self._world.is_spawned else None

@@ -37,6 +37,11 @@ def launcher() -> str:
     return told[0] if told else ""
 
 
+def launched_rank() -> int:
+    """The number that a launcher has given to this process; 0 where none has started it."""
+    return next((int(os.environ[name]) for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK") if name in os.environ), 0)
+
+
 def _library() -> ctypes.CDLL:
     """MPI of this process: the one that is loaded, else its launcher's. Raises InvalidParamsError and MissingExtraError."""
     mapped = Path("/proc/self/maps").read_text()
