@@ -62,15 +62,17 @@ class Pair:
 
     def __init__(self, seed: int) -> None:
         rng = random.Random(seed)
+        hidden_size = rng.choice([64, 128])
         if seed % LATENT_EVERY == LATENT_EVERY - 1:
+            hidden_size = 64
             model = tiny_families.make("deepseek_v2", Path(tempfile.mkdtemp()), kv_lora_rank=64).path
         else:
-            model = tiny_model(rng.choice(["llama", "gemma3"]), vocab_size=257, num_layers=3, hidden_size=rng.choice([64, 128]))
+            model = tiny_model(rng.choice(["llama", "gemma3"]), vocab_size=257, num_layers=3, hidden_size=hidden_size)
         types: dict[str, Any] = rng.choice(
             [{}, {"quantization": "q8_0"}, {"quantization": "q8_0", "activation_bits": 8}, {"dtype": "bfloat16"}]
         )
         types |= {"kv_cache_dtype": rng.choice(["float16", "float32", "int8", "fp8", "bfloat16"]), "max_model_len": 160}
-        count = rng.randint(1, 4)
+        count = rng.randint(1, hidden_size // 16)  # tiles
         cuts = [0.0, *sorted(rng.random() for _ in range(count - 1)), 1.0]
         split = rng.choice([None, [max(1e-9, cuts[i + 1] - cuts[i]) for i in range(count)]])
         place = rng.choice(PLACES)
