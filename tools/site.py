@@ -122,7 +122,7 @@ def _output(output: dict[str, Any], picture: Path) -> str:
 
 
 def notebook_page(path: Path, folder: Path) -> str:
-    """A notebook as Markdown, with the outputs that it holds; pictures are written beside the page."""
+    """A notebook as Markdown, with its outputs but for warnings and bars of progress; pictures are written beside the page."""
     parts = []
     for place, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"]):
         source = "".join(cell["source"])
@@ -133,7 +133,7 @@ def notebook_page(path: Path, folder: Path) -> str:
         parts += [
             _output(output, folder / f"{path.stem}-{place}-{number}.png")
             for number, output in enumerate(cell["outputs"])
-            if output.get("name") != "stderr"
+            if output.get("name") != "stderr" and "application/vnd.jupyter.widget-view+json" not in output.get("data", {})
         ]
     return "\n".join(parts)
 
