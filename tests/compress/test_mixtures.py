@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ from gguf_model import encode, metadata_of, tensors_of
 from llmi import LLM, InvalidParamsError, UnsupportedModelError
 from llmi.cli.commands import main
 from llmi.compress import Calibration, calibrate, evaluate, quantize, rotate
+from llmi.compress.chosen_types import TYPES
 from llmi.compress.column_scales import ScaledSource, powers
 from llmi.compress.gguf_file import GgufSource, StoredTensor
 from llmi.compress.made_files import Source
 from llmi.compress.mixtures import MIXTURES, of_mixture
-from llmi.compress.quantizing import TYPES
 from llmi.compress.replaying import replay_file
 from llmi.families import ModelSpec
 from llmi.families.spec import LayerSpec
@@ -179,6 +180,13 @@ def test_what_cannot_be(source: Path, calibration: Calibration, tmp_path: Path, 
     with pytest.raises(InvalidParamsError, match=says):
         quantize(source, tmp_path / "a.gguf", **settings)
     assert not list(tmp_path.iterdir())
+
+
+def test_bytes_are_equal_on_any_threads(source: Path, calibration: Calibration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.gguf", "b.gguf"):
+        quantize(source, tmp_path / name, like="Q4_K_S", calibration=calibration, awq=True)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
 
 
 def test_graphs_without_such_links(source: Path, calibration: Calibration) -> None:

@@ -19,11 +19,12 @@ from llmi.cli import quantize as quantize_command
 from llmi.cli.commands import main
 from llmi.compress import absmax_quantize, evaluate, kl_threshold, quantize, threshold_plot
 from llmi.compress.blocks import BLOCK_TYPES, encode_absmax
+from llmi.compress.chosen_types import TYPES
 from llmi.compress.gguf_file import GgufSource, NewTensor, text_entry, write_gguf
 from llmi.compress.grids import GRIDS, encode_searched
 from llmi.compress.made_files import RECEIPT
-from llmi.compress.quantizing import METHODS, TYPES
 from llmi.compress.replaying import replay_file
+from llmi.compress.rounding import METHODS
 from llmi.compress.study import threshold_of
 from llmi.testing import tiny_model
 

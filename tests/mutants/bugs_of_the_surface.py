@@ -190,7 +190,7 @@ BUGS = [
     Mutant(
         "the divergence the other way round",
         "python/llmi/compress/evaluation.py",
-        "_measure",
+        "measure",
         "(np.exp(other) * gap)",
         "(np.exp(law) * -gap)",
         "compress/test_evaluation.py",
@@ -274,5 +274,21 @@ BUGS = [
         "partial(_read, source, turn, head, spec.final_norm)",
         "partial(_read, source, turn, head, NormSpec())",
         "compress/test_structure_of_files.py",
+    ),
+    Mutant(
+        "a budget takes the step that wins least first",
+        "python/llmi/compress/budget.py",
+        "assign",
+        "(step[0], step[1], step[2])",
+        "(-step[0], step[1], step[2])",
+        "compress/test_budget.py",
+    ),
+    Mutant(
+        "column scales forget the norm before",
+        "python/llmi/compress/column_scales.py",
+        "_apply",
+        "_divided_norm(values, before, weight)",
+        "_divided_norm(values, np.ones_like(before), weight)",
+        "compress/test_mixtures.py",
     ),
 ]

@@ -217,8 +217,8 @@ def _add_bench(commands: argparse._SubParsersAction[_Parser]) -> None:
 def _add_cache(commands: argparse._SubParsersAction[_Parser]) -> None:
     cache = commands.add_parser("cache", help="fetched models", description="Models that were fetched.")
     actions = cache.add_subparsers(dest="action", metavar="ACTION")
-    actions.add_parser("list", help="what is in the cache, and in the hub's")
-    remove = actions.add_parser("rm", help="delete a model from the cache")
+    actions.add_parser("list", help="what is in the cache, bases of `llmi eval` among it, and in the hub's")
+    remove = actions.add_parser("rm", help="delete a model or a base from the cache")
     remove.add_argument("name", help="as `llmi cache list` shows it")
     prefixes = actions.add_parser("prefixes", help="saved prefixes in a folder (prefix_cache_dir): list and delete them")
     prefixes.add_argument("folder", metavar="DIR", help="the folder")
@@ -402,7 +402,9 @@ def _cache(arguments: argparse.Namespace) -> int:
     from llmi.models import by_name, catalogue, hub
 
     if arguments.action == "rm":
-        show(f"removed {by_name.remove_cached(arguments.name)}")
+        from llmi.compress.kept_bases import remove_base
+
+        show(f"removed {remove_base(arguments.name) or by_name.remove_cached(arguments.name)}")
     elif arguments.action == "get":
         show(str(by_name.resolve(arguments.name)))
     elif arguments.action == "prefixes":
@@ -410,6 +412,10 @@ def _cache(arguments: argparse.Namespace) -> int:
     elif arguments.action == "list":
         for name, path, num_bytes in [*by_name.cached_models(), *hub.cached_models()]:
             show(f"{name:28} {num_bytes / 1e6:8.0f} MB  {path}")
+        from llmi.compress.kept_bases import kept_bases
+
+        for name, path, num_bytes in kept_bases():
+            show(f"{name}  {num_bytes / 1e6:.0f} MB  {path}  (a base of llmi eval)")
         show(f"cache: {catalogue.cache_dir()}; known names: {', '.join(sorted(catalogue.NAMED_MODELS))}")
     else:
         raise InvalidParamsError("llmi cache needs an action: list, get, rm or prefixes (llmi cache --help)")

@@ -60,6 +60,7 @@ def run_eval(arguments: argparse.Namespace) -> int:
         skip=arguments.skip,
         answers=arguments.answers,
         sparse_attention=_sparse_attention(arguments.sparse_attention) if hasattr(arguments, "sparse_attention") else None,
+        keep_base=True,
         **given_engine_options(arguments),
     )
     show(table(results))

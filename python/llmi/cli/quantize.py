@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 from llmi.cli.console import show
 from llmi.errors import InvalidParamsError
@@ -23,6 +24,9 @@ def add_quantize_options(parser: argparse.ArgumentParser) -> None:
         help=f"of the matrices of the layers (Q4_0): {TYPES}; for study int8-tensor, int8-channel, int8-32",
     )
     parser.add_argument("--like", default=None, metavar="MIXTURE", help="types of all tensors as llama.cpp mixes them, such as Q4_K_M")
+    parser.add_argument(
+        "--budget", default=None, metavar="BYTES", help="choose types so that the file takes at most these, such as 80MB (10^6) or 75MiB"
+    )
     parser.add_argument("--method", default="search", metavar="METHOD", help=f"{METHODS}: docs/compression.md")
     parser.add_argument(
         "--tensor", action="append", default=[], metavar="PATTERN=TYPE", help="another type for tensors of such names; may be repeated"
@@ -39,10 +43,20 @@ def add_quantize_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--awq", action="store_true", help="scale columns by what they read first; needs --calibration")
 
 
+def parse_bytes(text: str) -> int:
+    """A number of bytes, such as 80MB. Raises InvalidParamsError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?", text.strip())
+    if match is None or (match[3] and not match[2]):
+        raise InvalidParamsError(f"--budget must be bytes, such as 80MB, 1.5GB or 75MiB, not {text!r}", "budget_bytes")
+    base = 1024 if match[3] else 1000
+    return int(float(match[1]) * base ** " kMGT".index(match[2].replace("K", "k") or " "))
+
+
 def run_quantize(arguments: argparse.Namespace) -> int:
     """Runs it."""
     from llmi.compress.quantizing import quantize
 
+    budget = None if arguments.budget is None else parse_bytes(arguments.budget)
     tensors: dict[str, str] = {}
     for rule in arguments.tensor:
         pattern, equals, kind = rule.partition("=")
@@ -59,6 +73,7 @@ def run_quantize(arguments: argparse.Namespace) -> int:
         like=arguments.like,
         rotate=arguments.rotate,
         awq=arguments.awq,
+        budget_bytes=budget,
     )
     show(str(report))
     return 0

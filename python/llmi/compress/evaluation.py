@@ -7,12 +7,14 @@ import os
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmi import _core
 from llmi.base.kinds import Whole, parse
 from llmi.base.progress import progress
+from llmi.compress.kept_bases import Answer, KeptBase
 from llmi.compress.results import Difference, Evaluation
 from llmi.compress.texts import given_texts, judged_text
 from llmi.errors import InvalidParamsError
@@ -83,9 +85,8 @@ def evaluate(
     >>> result.kl, result.same_top, result.num_tokens
     (0.0, 1.0, 6)
     """
-    [result] = evaluate_all(
-        [model], base=base, texts=texts, window=window, skip=skip, answers=answers, sparse_attention=sparse_attention, **engine_args
-    )
+    given = {"base": base, "texts": texts, "window": window, "skip": skip, "answers": answers, "sparse_attention": sparse_attention}
+    [result] = evaluate_all([model], **given, **engine_args)  # type: ignore[arg-type]
     return result
 
 
@@ -98,20 +99,24 @@ def evaluate_all(
     skip: int = 1,
     answers: int = 0,
     sparse_attention: Mapping[str, Any] | None = None,
+    keep_base: bool = False,
     **engine_args: object,
 ) -> list[Evaluation]:
-    """`evaluate` of several models over one base, which is loaded and read once."""
+    """`evaluate` of several models over one base, which is loaded and read once. keep_base: what it computes is kept in llmi's cache for
+    other evaluations, and read from there."""
     window, answers = parse(_WINDOW, "window", window), parse(_COUNT, "answers", answers)
     skip = parse(Whole(1, window - 1, f"an integer in [1, window - 1], which is [1, {window - 1}]"), "skip", skip)
     sees = SAMPLING["sparse_attention"].parse(sparse_attention)
     given, named = given_texts(texts)
     results = []
     with progress(len(models), "models") as bar:
-        original = _Judged(LLM(base), window, skip) if base is not None else None
+        original = Judged(LLM(base), window, skip) if base is not None else None
         try:
+            if original is not None and keep_base:
+                original.kept = KeptBase(original.llm)
             for model in models:
                 with LLM(model, **engine_args) as llm:  # type: ignore[arg-type]
-                    results.append(_beside(_Judged(llm, window, skip, sees), original, given, named, answers))
+                    results.append(_beside(Judged(llm, window, skip, sees), original, given, named, answers))
                 bar.update(1)
         finally:
             if original is not None:
@@ -119,26 +124,27 @@ def evaluate_all(
     return results
 
 
-class _Judged:
+class Judged:
     """A model, and what it made of windows and questions: a base is asked once for several models."""
 
     def __init__(self, llm: LLM, window: int, skip: int, sparse_attention: Mapping[str, Any] | None = None) -> None:
         self.llm, self.window, self.skip, self.sparse_attention = llm, window, skip, sparse_attention
         if window > llm.model_info.max_model_len:
             raise InvalidParamsError(f"window = {window} is more than the model's context of {llm.model_info.max_model_len}", "window")
+        self.kept: KeptBase | None = None
         self._rows: dict[tuple[int, ...], NDArray[np.float32]] = {}
-        self._answers: list[Any] = []
+        self._answers: list[Answer] = []
 
     def rows(self, window: list[int]) -> NDArray[np.float32]:
         """The rows before each scored token, after the final norm: ready for the head."""
         key = tuple(window)
         if key not in self._rows:
-            self._rows[key] = self._hidden(window)[self.skip - 1 : -1].copy()
+            self._rows[key] = self._made(window) if self.kept is None else self.kept.rows(window, self.skip, lambda: self._made(window))
         return self._rows[key]
 
-    def _hidden(self, window: list[int]) -> NDArray[np.float32]:
+    def _made(self, window: list[int]) -> NDArray[np.float32]:
         rows: NDArray[np.float32] = self.llm.hidden_states([window], normed=True, sparse_attention=self.sparse_attention)[0][-1]
-        return rows
+        return rows[self.skip - 1 : -1].copy()
 
     @property
     def name(self) -> str:
@@ -148,16 +154,28 @@ class _Judged:
             return name
         return f"{name} ({', '.join(f'{key} {value}'.removeprefix('method ') for key, value in self.sparse_attention.items())})"
 
-    def answers(self, questions: list[str]) -> list[Any]:
+    def answers(self, questions: list[str]) -> list[Answer]:
         """Greedy answers."""
         if not self._answers:
-            params = SamplingParams(temperature=0, max_tokens=_ANSWER_TOKENS, sparse_attention=self.sparse_attention)
-            if self.llm.tokenizer.chat_template:
-                chats = [[{"role": "user", "content": question}] for question in questions]
-                self._answers = self.llm.chat(chats, params, use_tqdm=False)
-            else:
-                self._answers = self.llm.generate(questions, params, use_tqdm=False)
+            made = partial(self._answered, questions)
+            self._answers = made() if self.kept is None else self.kept.answers(questions, made)
         return self._answers
+
+    def _answered(self, questions: list[str]) -> list[Answer]:
+        params = SamplingParams(temperature=0, max_tokens=_ANSWER_TOKENS, sparse_attention=self.sparse_attention)
+        if self.llm.tokenizer.chat_template:
+            chats = [[{"role": "user", "content": question}] for question in questions]
+            outputs = self.llm.chat(chats, params, use_tqdm=False)
+        else:
+            outputs = self.llm.generate(questions, params, use_tqdm=False)
+        return [Answer(list(output.token_ids), output.text) for output in outputs]
+
+
+def divergence(path: Path, base: Judged, windows: Sequence[list[int]]) -> float:
+    """Mean KL(base || model) of a file over windows that the base has read, and nothing else."""
+    with LLM(path, enable_prefix_caching=False) as llm:
+        judged = Judged(llm, base.window, base.skip)
+        return float(np.concatenate([measure(judged, base, window)[2] for window in windows]).mean())
 
 
 def _windows(llm: LLM, texts: list[str | list[int]], window: int) -> Iterator[list[int]]:
@@ -181,7 +199,7 @@ def _log_law(llm: LLM, rows: NDArray[np.float32]) -> F64:
     return logits
 
 
-def _measure(judged: _Judged, base: _Judged | None, window: list[int]) -> F64:
+def measure(judged: Judged, base: Judged | None, window: list[int]) -> F64:
     """[5, scored tokens] of a window: log-probability of the token, the base's, KL, whether both find the same likeliest, change of the
     token's probability."""
     rows, base_rows = judged.rows(window), None if base is None else base.rows(window)
@@ -210,12 +228,12 @@ def _error(values: Sequence[float]) -> float:
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
 
 
-def _beside(judged: _Judged, base: _Judged | None, texts: list[str | list[int]], named: str, answers: int) -> Evaluation:
+def _beside(judged: Judged, base: Judged | None, texts: list[str | list[int]], named: str, answers: int) -> Evaluation:
     if base is not None and not _same_vocabulary(judged.llm, base.llm):
         raise InvalidParamsError(f"base: {base.llm.model_info.path} has another vocabulary than {judged.llm.model_info.path}", "base")
     windows = list(_windows(judged.llm, texts, judged.window))
     with ThreadPoolExecutor(2) as pool:  # the core computes a window's rows while NumPy sums another's
-        measured = list(pool.map(lambda window: _measure(judged, base, window), windows))
+        measured = list(pool.map(lambda window: measure(judged, base, window), windows))
     joined = np.concatenate(measured, axis=1)
     losses = [-float(part[0].mean()) for part in measured]
     speeds = _speeds(judged, windows[0])
@@ -257,7 +275,7 @@ def _types(llm: LLM) -> set[str]:
     return {tensor.stored_as or tensor.dtype for tensor in tensors if len(tensor.shape) > 1}
 
 
-def _speeds(judged: _Judged, window: list[int]) -> tuple[float, float]:
+def _speeds(judged: Judged, window: list[int]) -> tuple[float, float]:
     """Tokens a second of a prompt, and of one sequence: medians."""
     llm = judged.llm
     params = SamplingParams(max_tokens=_DECODED, temperature=0, ignore_eos=True, sparse_attention=judged.sparse_attention)
@@ -272,7 +290,7 @@ def _speeds(judged: _Judged, window: list[int]) -> tuple[float, float]:
     return statistics.median(prompts), statistics.median(steps)
 
 
-def _differences(judged: _Judged, base: _Judged, count: int) -> list[Difference]:
+def _differences(judged: Judged, base: Judged, count: int) -> list[Difference]:
     questions: list[str] = []
     while len(questions) < count:
         questions += [turn.text for turn in turns(0, len(questions), 2 * count) if turn.text]

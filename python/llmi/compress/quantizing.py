@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
-import fnmatch
 import json
+import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-from llmi.base.kinds import Choice, Flag, Text, parse, show
 from llmi.base.progress import progress
+from llmi.compress.budget import write_within
 from llmi.compress.calibration import Calibration
+from llmi.compress.chosen_types import Settings
 from llmi.compress.column_scales import ScaledSource
 from llmi.compress.gguf_file import NewTensor, StoredTensor, made_ahead, number_entry, text_entry, write_gguf
 from llmi.compress.grids import GRIDS
 from llmi.compress.made_files import FLOATS, RECEIPT, VERSION, Report, Source, float_bytes, free_path, origin_of
-from llmi.compress.mixtures import MIXTURES, of_mixture
-from llmi.compress.preparing import OWN, SEED, calibrated, rotated
+from llmi.compress.mixtures import MIXTURES
+from llmi.compress.preparing import OWN, calibrated, rotated
 from llmi.compress.rewriting import float_tensor
-from llmi.compress.rounding import METHODS, Rounding
-from llmi.compress.study import FORM, check_method, study_type
+from llmi.compress.rounding import Rounding
+from llmi.compress.study import check_method, study_type
 from llmi.errors import InvalidParamsError
 from llmi.models import by_name
 
-#: What `llmi.compress.quantize` writes a tensor as.
-TYPES = (*GRIDS, *FLOATS)
-#: What a tensor becomes whose columns blocks of 256 do not divide, as llama.cpp chooses.
-_INSTEAD = {"Q3_K": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
 _FILE_TYPES = {
     "F32": 0,
     "F16": 1,
@@ -58,6 +54,7 @@ def quantize(
     like: str | None = None,
     rotate: int | None = None,
     awq: bool = False,
+    budget_bytes: int | None = None,
 ) -> Report:
     """Writes a GGUF file with the matrices of the layers in a smaller type; all metadata and the tokenizer are those of the source.
 
@@ -90,6 +87,10 @@ def quantize(
     awq : bool
         Before rounding, columns that read much are multiplied and the layer before makes up for it (Lin et al. 2024, arXiv 2306.00978);
         the exponent is the best of nine for each. It needs a calibration.
+    budget_bytes : int, optional
+        Instead of a type or mixture: the bytes of the whole file. What each matrix costs alone is measured on text that the model writes,
+        and bytes go where they win most; the file is then judged on other text of the model beside the largest mixture that fits, and is
+        that mixture where it is not better. The report's remarks have both figures.
 
     Returns
     -------
@@ -108,82 +109,23 @@ def quantize(
     >>> from llmi.compress import quantize
     >>> print(quantize("model.gguf", "small.gguf", type="Q4_1", tensors={"*ffn_down*": "Q8_0"}))  # doctest: +SKIP
     """
-    settings = Settings.of(type, method, [] if tensors is None else tensors.items(), like, rotate, awq)
-    settings.check_calibration(calibration)
+    rules = [] if tensors is None else tensors.items()
+    settings = Settings.of(type, method, rules, like, rotate, awq, budget_bytes)
+    settings.check(calibration)
     path, target = by_name.resolve(model), free_path(out)
     source = Source(path)
     plain = origin_of(source, None, None)
     with rotated(source, settings.rotate, plain) as ready:
         sums = calibrated(ready, calibration, gram=settings.method == "gptq", is_rotated=settings.rotate is not None)
         origin = origin_of(ready, sums, None if calibration == OWN else calibration) | plain
-        report = write_quantized(ready, target, settings, sums, origin)
+        if settings.budget_bytes is None:
+            report = write_quantized(ready, target, settings, sums, origin)
+        else:
+            report = write_within(ready, target, settings, sums, partial(write_quantized, origin=origin))
     report.source_bytes = source.gguf.path.stat().st_size
     if settings.rotate is not None:
         report.requantized = quantized_types(source, source.tensors)
     return report
-
-
-class _TypeName:
-    """A type of a file, or one for study."""
-
-    def parse(self, name: str, value: object) -> str:
-        if isinstance(value, str) and study_type(value) is not None:
-            return value
-        if value not in TYPES:
-            raise InvalidParamsError(f"{name} must be one of {', '.join(TYPES)}, or for study {FORM}, not {show(value)}", name)
-        return str(value)
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What a file is made by. tensors: patterns of names and their types, in the order in which they hold. type: None of a mixture."""
-
-    type: str | None
-    method: str
-    tensors: list[tuple[str, str]]
-    like: str | None = None
-    rotate: int | None = None
-    awq: bool = False
-
-    @classmethod
-    def of(
-        cls,
-        kind: object,
-        method: object,
-        tensors: Iterable[tuple[object, object]],
-        like: object = None,
-        rotate: object = None,
-        awq: object = False,
-    ) -> Settings:
-        """From a caller or a receipt. Raises InvalidParamsError."""
-        rules = [(parse(Text(), "tensors", pattern), parse(_TypeName(), f"tensors[{pattern!r}]", wanted)) for pattern, wanted in tensors]
-        if like is not None and kind is not None:
-            raise InvalidParamsError(f"type={kind!r} and like={like!r}: a mixture has the types of all tensors, take one of both", "like")
-        mixture = None if like is None else parse(Choice(tuple(MIXTURES)), "like", like)
-        chosen = None if like is not None else parse(_TypeName(), "type", "Q4_0" if kind is None else kind)
-        seed = None if rotate is None else parse(SEED, "rotate", rotate)
-        return cls(chosen, parse(Choice(METHODS), "method", method), rules, mixture, seed, parse(Flag(), "awq", awq))
-
-    def told(self) -> dict[str, object]:
-        """For the receipt."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None and value is not False}
-
-    def check_calibration(self, given: object) -> None:
-        """Raises InvalidParamsError: it is missing, or is not read."""
-        if self.awq and given is None:
-            raise InvalidParamsError('awq: it needs a calibration, such as calibration="own"', "calibration")
-        if given == OWN and self.method in ("absmax", "kl") and not self.awq:  # before minutes pass
-            raise InvalidParamsError(f'calibration: method="{self.method}" reads none; "search" weighs errors by it', "calibration")
-
-    def types(self, source: Source, has_importance: bool) -> tuple[dict[str, str], dict[str, str]]:
-        """({name: type}, {name: why it has another one or stays}). Raises InvalidParamsError for a pattern that matches nothing."""
-        tensors = source.gguf.tensors
-        if self.like is not None:
-            chosen = of_mixture(self.like, tensors, source.spec, has_importance)
-        else:
-            names = [tensor.name for tensor in tensors if tensor.name.startswith("blk.") and tensor.name.endswith(".weight")]
-            chosen = dict.fromkeys(names, str(self.type))
-        return fitting(tensors, chosen, self.tensors)
 
 
 def write_quantized(
@@ -208,7 +150,7 @@ def write_quantized(
     made = [_made(source, tensor, wanted.get(tensor.name), rounding) for tensor in tensors]
     entries = dict(source.gguf.entries)
     remarks |= {name: f"awq, exponent {eighths} / 8" for name, eighths in exponents.items() if name not in remarks}
-    entries["general.file_type"] = number_entry(_file_type(settings))
+    entries["general.file_type"] = number_entry(_file_type(settings, tensors, wanted))
     entries["general.quantization_version"] = number_entry(2)
     receipt = {"version": VERSION, "made": "quantize", **origin, "settings": settings.told()}
     entries[RECEIPT] = text_entry(json.dumps(receipt, sort_keys=True))
@@ -233,44 +175,17 @@ def quantized_types(source: Source, names: Iterable[str]) -> list[str]:
     return sorted({source.type_name(source.tensors[name]) for name in names if source.tensors[name].type not in FLOATS.values()})
 
 
-def _file_type(settings: Settings) -> int:
-    return MIXTURES[settings.like][1] if settings.like is not None else _FILE_TYPES.get(str(settings.type), 0)
-
-
-def fitting(
-    tensors: Iterable[StoredTensor], types: Mapping[str, str], rules: Sequence[tuple[str, str]]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """({name: type}, {name: why it is another one}) of matrices that are to have these types, the last rule that matches before them."""
-    wanted: dict[str, str] = {}
-    unused = {pattern for pattern, _ in rules}
-    fallbacks: dict[str, str] = {}
-    for tensor in tensors:
-        if len(tensor.shape) < 2:
-            continue
-        chosen = types.get(tensor.name)
-        for pattern, named in rules:
-            if fnmatch.fnmatchcase(tensor.name, pattern):
-                chosen = named
-                unused.discard(pattern)
-        size = _columns(chosen)
-        if chosen is not None and tensor.shape[0] % size:
-            instead = _INSTEAD.get(chosen)
-            fits = instead is not None and tensor.shape[0] % GRIDS[instead].columns == 0
-            outcome = f"becomes {instead}" if fits else "stays as it is"
-            why = f"{chosen} has blocks of {size} columns, which do not divide its {tensor.shape[0]}"
-            fallbacks[tensor.name] = f"{outcome}: {why}"
-            chosen = instead if fits else None
-        if chosen is not None:
-            wanted[tensor.name] = chosen
-    if unused:
-        raise InvalidParamsError(f"tensors: no tensor of two dimensions has a name like {sorted(unused)[0]!r}", "tensors")
-    return wanted, fallbacks
-
-
-def _columns(kind: str | None) -> int:
-    """That must divide a matrix's."""
-    study = None if kind is None else study_type(kind)
-    return study.columns if study is not None else GRIDS[kind].columns if kind in GRIDS else 1
+def _file_type(settings: Settings, tensors: Iterable[StoredTensor], wanted: Mapping[str, str]) -> int:
+    if settings.like is not None:
+        return MIXTURES[settings.like][1]
+    kind = settings.type
+    if kind is None:  # what most numbers have
+        counts: dict[str, int] = {}
+        for tensor in tensors:
+            if tensor.name in wanted:
+                counts[wanted[tensor.name]] = counts.get(wanted[tensor.name], 0) + math.prod(tensor.shape)
+        kind = max(counts, key=lambda name: counts[name], default="F32")
+    return _FILE_TYPES.get(kind, 0)
 
 
 def _is_kept(tensor: StoredTensor, kind: str | None) -> bool:

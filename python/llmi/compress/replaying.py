@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from llmi.compress.calibration import Calibration
+from llmi.compress.chosen_types import Settings
 from llmi.compress.fewer_columns import DropColumns
 from llmi.compress.fewer_heads import DropHeads
 from llmi.compress.gguf_file import GgufSource
@@ -18,7 +19,7 @@ from llmi.compress.layers import DropLayers
 from llmi.compress.made_files import RECEIPT, VERSION, Report, Source, calibration_of
 from llmi.compress.preparing import rotated
 from llmi.compress.pruning import Prune
-from llmi.compress.quantizing import Settings, write_quantized
+from llmi.compress.quantizing import write_quantized
 from llmi.compress.rewriting import Method, write
 from llmi.compress.rotation import Rotate
 from llmi.errors import InvalidParamsError
@@ -29,8 +30,8 @@ Write = Callable[[Source, Path, "dict[str, Any]", Calibration | None], Report]
 
 
 def _quantized(settings: dict[str, Any]) -> Write:
-    before = settings.get("rotate"), settings.get("awq", False)
-    made = Settings.of(settings.get("type"), settings["method"], settings["tensors"], settings.get("like"), *before)
+    others = settings.get("like"), settings.get("rotate"), settings.get("awq", False), settings.get("budget_bytes")
+    made = Settings.of(settings.get("type"), settings["method"], settings["tensors"], *others)
     return lambda source, target, origin, sums: write_quantized(source, target, made, sums, origin)
 
 

@@ -73,6 +73,14 @@ class Rounding:
         return b"".join(encode_searched(grid, part, _scaled(own)) for part, own in zip(values, weights, strict=True))
 
 
+def column_weights(calibration: Calibration | None, name: str, columns: int) -> F32:
+    """What a calibration weighs the errors of a tensor's columns by: of experts the mean of theirs; 1 without."""
+    if calibration is None or name not in calibration:
+        return np.ones(columns, np.float32)
+    norms = calibration.norms(name)
+    return _scaled((norms**2).reshape(-1, columns).mean(axis=0, dtype=np.float32))
+
+
 def _scaled(weights: F32) -> F32:
     """With a mean of 1, none of them 0; all 1 where nothing was read."""
     mean = math.fsum(weights.tolist()) / len(weights)
