@@ -165,6 +165,8 @@ def test_a_transfer_that_stands_still(sides: tuple[Nixl, Nixl, list[str]], stand
         {"sizes": [5, -5]},
         {"sizes": [1 << 40]},
         {"sizes": [True]},
+        {"address": 0},
+        {"address": (1 << 64) - 4},
         {"metadata": "QUFB"},
     ],
 )

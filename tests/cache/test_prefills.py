@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import shutil
 import threading
@@ -176,6 +177,65 @@ def test_an_engine_of_another_kind_is_named_and_not_asked_again(
         assert counts(llm) == {"asked_prefills": 1, "foreign_prefills": 1}
     assert producer.get_metrics()["num_prompt_tokens"] == 0
     assert [FRONT in record.message and "its model is" in record.message for record in caplog.records] == [True]
+
+
+def nested(identity: dict[str, Any]) -> dict[str, Any]:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    return {**identity, "model": deep}
+
+
+@pytest.mark.parametrize(
+    "change, reason", [(lambda identity: {**identity, "later": None}, "foreign_prefills"), (nested, "failed_prefills")]
+)
+def test_an_identity_that_is_none_of_ours(
+    tiny_path: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    producer: LLM,
+    change: Callable[[dict[str, Any]], dict[str, Any]],
+    reason: str,
+) -> None:
+    def ask(body: dict[str, Any], _: float) -> dict[str, Any]:
+        return {**told(producer, body), "identity": change(body["identity"])}
+
+    with asking(monkeypatch, tiny_path(), ask) as llm:
+        assert llm._handover is not None
+        assert llm._handover._answer_of(PROMPT, "", math.inf) == reason.split("_")[0]
+
+
+def test_what_a_request_waits_for_is_not_evicted(
+    tiny_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, producer: LLM, place: Path
+) -> None:
+    """The consumer writes more than the folder may hold while its question is under way."""
+    monkeypatch.setattr(shared_folder, "_MOST_BYTES", 1 << 18)
+    kept: list[bool] = []
+    num_saved, ended = 0, threading.Event()
+
+    def evict() -> None:
+        nonlocal num_saved
+        blocks = sorted(place.glob("*.kv1"))
+        for first in range(20):
+            tokens = [first, *PROMPT[1:150]]
+            llm.generate(tokens, max_tokens=1)
+            num_saved += llm._engine.save_prefix(tokens, "") // 16
+        kept.extend(path.exists() for path in blocks)
+
+    def ask(body: dict[str, Any], _: float) -> dict[str, Any]:
+        try:
+            answer = told(producer, body)
+            evict()
+            return answer
+        finally:
+            ended.set()
+
+    monkeypatch.setitem(CONSUMER, "kv_min_tokens", 160)
+    with asking(monkeypatch, tiny_path(), ask) as llm:
+        outputs = llm.generate(PROMPT, LATER)
+        assert ended.wait(300)  # the request may have gone on without it
+        assert_same_tokens(outputs, plain(tiny_path()))
+    assert kept == [True] * 12
+    assert len(list(place.glob("*.kv1"))) < num_saved, "others went"
 
 
 def test_an_engine_that_asks_itself(

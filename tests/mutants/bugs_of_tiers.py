@@ -38,6 +38,23 @@ BUGS = [
     ),
     Mutant("others may write the folder", "csrc/cache", "CheckOwner", "(S_IWGRP | S_IWOTH)", "0", _SAVED),
     Mutant("the newest blocks go first", "csrc/cache", "MakeRoom", "a.used.tv_nsec) < std::pair", "a.used.tv_nsec) > std::pair", _SAVED),
+    Mutant("a file that is about to be read is evicted", "csrc/cache", "MakeRoom", "IsPinned(entry.name) ||", "", _HANDED),
+    Mutant(
+        "a nested answer ends the thread that asked",
+        "python/llmi/handover",
+        "_answer_of",
+        "(OSError, ValueError, RecursionError, LlmiError)",
+        "(OSError, ValueError, LlmiError)",
+        _HANDED,
+    ),
+    Mutant(
+        "NIXL is told any address",
+        "python/llmi/handover",
+        "_checked",
+        "if not 0 < address <= (1 << 64) - 1 - sum(sizes):",
+        "if False:",
+        "cache/test_nixl.py",
+    ),
     Mutant(
         "an engine of another identity counts as one of ours",
         "python/llmi/handover",

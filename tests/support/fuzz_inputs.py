@@ -700,6 +700,58 @@ def prefixes(rng: random.Random, folder: Path) -> list[Call]:
     return [lambda: saved_prefixes(place), generate, lambda: remove_prefixes(place, "all")]
 
 
+def prefills(rng: random.Random, folder: Path) -> list[Call]:
+    """What a producer is asked, and what a consumer is told."""
+    from unittest import mock
+
+    from llmi import LLM
+    from llmi.handover import peers, shared_folder
+    from llmi.handover.nixl import Nixl
+    from llmi.handover.settings import FRONT
+    from llmi.testing import tiny_model
+
+    model, place = tiny_model(path=folder / "model"), folder / "shared-memory"
+    place.mkdir()
+    prompt = [rng.randrange(3, 250) for _ in range(100)]
+    engine: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 20, "max_model_len": 160, "num_threads": 1}
+    producer = {"kv_connector": "local", "kv_role": "kv_producer"}
+    consumer = {"kv_connector": "local", "kv_role": "kv_consumer", "kv_peers": [FRONT], "kv_min_tokens": 32}
+    seeds = [rng.random() for _ in range(2)]
+    part = {"offer": "a", "address": 1 << 40, "sizes": [4096] * 6, "metadata": base64.b64encode(b"abc").decode()}
+    mutate_json(rng, told := {"nixl": part}, rng.randrange(1, 5))
+
+    def question() -> None:
+        with mock.patch.object(shared_folder, "_ROOT", place), LLM(model, **engine, kv_transfer_config=producer) as llm:
+            assert llm._handover is not None
+            body = {"identity": copy.deepcopy(llm._handover.identity), "engine": "a", "prompt_token_ids": [*prompt], "cache_salt": ""}
+            mutate_json(random.Random(seeds[0]), body, 2)
+            llm._handover.answer(llm, body)
+
+    def answer() -> None:
+        def front(body: dict[str, Any], _: float) -> Any:
+            tree = {"identity": copy.deepcopy(body["identity"]), "engine": "b", "num_tokens": 96}
+            mutate_json(random.Random(seeds[1]), tree, 2)
+            return tree
+
+        with (
+            mock.patch.object(shared_folder, "_ROOT", place),
+            mock.patch.object(peers, "front", front),
+            LLM(model, **engine, kv_transfer_config=consumer) as llm,
+        ):
+            assert llm._handover is not None
+            assert llm._handover._answer_of(prompt, "", math.inf) in ("there", "foreign", "failed")
+
+    def offer() -> None:
+        nixl: Any = mock.Mock(folder=mock.Mock(most_bytes=1 << 30))
+        try:
+            number, address, sizes, metadata = Nixl._checked(nixl, told.get("nixl"), 6)
+        except ValueError:
+            return
+        assert isinstance(number, str) and isinstance(metadata, bytes) and 0 < address <= (1 << 64) - 1 - sum(sizes) and len(sizes) <= 6
+
+    return [question, answer, offer]
+
+
 def imatrix(rng: random.Random, folder: Path) -> list[Call]:
     """A calibration, of which some bytes were changed."""
     from llmi.compress import Calibration, calibrate
@@ -734,5 +786,6 @@ AREAS: dict[str, Callable[[random.Random, Path], list[Call]]] = {
     "arguments": arguments,
     "spec": spec,
     "prefixes": prefixes,
+    "prefills": prefills,
     "imatrix": imatrix,
 }

@@ -1,5 +1,5 @@
-"""Random runs of engines that share folders of saved prefixes, with kills, flipped bits, full disks and two writers: every output equals
-that of an engine without a folder.
+"""Random runs of engines that share folders of saved prefixes, with kills, flipped bits, full disks and two writers, and of consumers whose
+producers fail in every way: each output equals that of an engine alone.
 
 `PYTHONPATH=tests/support python tests/support/tier_runs.py --runs 1000` runs many; tests/cache/test_saved_prefixes.py runs a few.
 """
@@ -16,15 +16,23 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from llmi import LLM, SamplingParams
+from llmi.handover import peers, shared_folder
+from llmi.handover.settings import FRONT
 from llmi.testing import assert_same_tokens, tiny_model
 
 KV_TYPES = ("float16", "float32", "bfloat16", "int8", "fp8")
 ARCHITECTURES = ("llama", "gemma3")
 MAX_LEN = 260
+PRODUCER = {"kv_connector": "local", "kv_role": "kv_producer"}
+CONSUMER = {"kv_connector": "local", "kv_role": "kv_consumer", "kv_peers": [FRONT], "kv_min_tokens": 32}
+#: What a producer does with a question. The first two are as they should be.
+FATES = ("answers", "answers", "harms", "dies", "other tokens", "other salt", "foreign", "no answer")
 
 #: An engine that is killed, or whose files may have few bytes only, as on a full disk.
 CHILD = """
@@ -75,7 +83,7 @@ class Runs:
         architecture, kv_type, block_size = self._kind
         folder = self._place / f"folder-{architecture}"
         folder.mkdir(exist_ok=True, mode=0o700)
-        self._harm(folder)
+        self._harm(folder, rng)
         engine: dict[str, Any] = {
             "model": str(self._models[architecture]), "kv_cache_dtype": kv_type, "prefix_cache_dir": str(folder), "max_model_len": MAX_LEN,
             "prefix_cache_disk_bytes": rng.choice([1 << 20, 1 << 22, 1 << 30]), "block_size": block_size,
@@ -85,6 +93,9 @@ class Runs:
         prompts: list[Any] = rng.sample(self._prompts, rng.randrange(1, 8))
         if rng.random() < 0.2:
             self._run_child(engine, prompts, architecture, kv_type)
+            return
+        if rng.random() < 0.25:
+            self._run_handed_over(prompts, architecture, kv_type, block_size)
             return
         salts = [rng.choice(["", "", "", "a", "b"]) for _ in prompts]
         salted = [{"prompt_token_ids": prompt, "cache_salt": salt} for prompt, salt in zip(prompts, salts, strict=True)]
@@ -134,9 +145,66 @@ class Runs:
             assert json.loads(line) == list(output.outputs[0].token_ids)
         self.counts["runs"] += 1
 
-    def _harm(self, folder: Path) -> None:
-        """Does something to some of the folder's files."""
+    def _run_handed_over(self, prompts: list[Any], architecture: str, kv_type: str, block_size: int) -> None:
+        """A consumer, whose producer does with each question what was drawn for it."""
         rng = self._rng
+        place = self._place / "shared-memory"
+        place.mkdir(exist_ok=True)
+        engine: dict[str, Any] = {
+            "model": str(self._models[architecture]), "kv_cache_dtype": kv_type, "block_size": block_size, "max_model_len": MAX_LEN,
+        }  # fmt: skip
+        fates = iter([(rng.choice(FATES), rng.random()) for _ in range(100)])
+        salted = [{"prompt_token_ids": prompt, "cache_salt": rng.choice(["", "a"])} for prompt in prompts]
+        params = SamplingParams(temperature=rng.choice([0.0, 0.8]), seed=7, max_tokens=rng.randrange(1, 20), ignore_eos=True)
+        plain = self._reference(architecture, kv_type).generate(prompts, params)
+        sizes = [{"num_threads": rng.choice([1, 2]), "max_num_batched_tokens": rng.choice([17, 64, 2048])} for _ in range(2)]
+        with (
+            mock.patch.object(shared_folder, "_ROOT", place),
+            mock.patch.object(peers, "_DELAYS_S", (0.0,)),
+            mock.patch.object(peers, "front", lambda body, _: front(body)),
+            LLM(**engine, **sizes[0], kv_transfer_config=PRODUCER, kv_cache_memory_bytes=1 << 22) as producer,
+            LLM(**engine, **sizes[1], kv_transfer_config=CONSUMER, kv_cache_memory_bytes=rng.choice([3 << 18, 1 << 22])) as llm,
+        ):
+            front = self._producer(producer, place / f"llmi-kv-{os.geteuid()}", lambda: next(fates))
+            for _ in range(rng.randrange(1, 3)):
+                assert_same_tokens(llm.generate(salted, params), plain)
+                if rng.random() < 0.5:
+                    llm.reset_prefix_cache()
+            stats = llm.get_metrics()
+            assert stats["audit"] == "", stats["audit"]
+            for name in ("asked", "late", "failed", "foreign", "short"):
+                self.counts[f"{name} prefills"] += stats[f"num_{name}_prefills"]
+            self.counts["handed over"] += stats["num_fetched_blocks"]
+        self.counts["runs"] += 1
+
+    def _producer(
+        self, producer: LLM, folder: Path, next_fate: Callable[[], tuple[str, float]]
+    ) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        """What carries a question to it."""
+
+        def ask(body: dict[str, Any]) -> dict[str, Any]:
+            fate, seed = next_fate()
+            asked = dict(body)
+            if fate == "other tokens":
+                asked["prompt_token_ids"] = [3, *body["prompt_token_ids"][1:]]
+            if fate == "other salt":
+                asked["cache_salt"] = "other"
+            assert producer._handover is not None
+            told = producer._handover.answer(producer, asked)
+            if fate == "harms":
+                self._harm(folder, random.Random(seed))
+            if fate == "dies":
+                for path in sorted(folder.glob("*.kv1"))[::2]:
+                    path.unlink(missing_ok=True)
+                raise ConnectionResetError("it has died")
+            if fate == "foreign":
+                told["identity"] = {**told["identity"], "model": "another"}
+            return {"identity": None} if fate == "no answer" else told
+
+        return ask
+
+    def _harm(self, folder: Path, rng: random.Random) -> None:
+        """Does something to some of the folder's files."""
         paths = sorted(folder.glob("*.kv1"))
         for _ in range(rng.choice([0, 0, 1, 3])):
             if len(paths) < 2:

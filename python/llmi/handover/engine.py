@@ -141,7 +141,7 @@ class Handover:
                 self.connector.fetch(self._keys(token_ids, salt), told, end_s)
             is_well = True
             return answer
-        except (OSError, ValueError, LlmiError) as error:
+        except (OSError, ValueError, RecursionError, LlmiError) as error:  # the third: an answer of many nested lists
             log.info("%s computed no prompt: %s", peer.url, error)
             return "late" if time.monotonic() >= end_s else "failed"
         finally:
@@ -162,8 +162,10 @@ class Handover:
             return "it is this engine itself"
         if not isinstance(other, dict):
             return "it does not say what it computes"
-        name = next(name for name in [*self.identity, *other] if other.get(name) != self.identity.get(name))
-        return f"its {name} is {str(other.get(name))[:80]}, here it is {str(self.identity.get(name))[:80]}"
+        unequal = [name for name in self.identity if name not in other or other[name] != self.identity[name]]
+        if not unequal:
+            return "it says more than this engine knows of"
+        return f"its {unequal[0]} is {str(other.get(unequal[0]))[:80]}, here it is {str(self.identity[unequal[0]])[:80]}"
 
 
 def _carry(handover: weakref.ref[Handover], engine: _core.Engine, closed: threading.Event) -> None:

@@ -98,9 +98,9 @@ class Nixl:
         with self._lock:
             self._sweep()
             memory = _Memory(self._agent, sum(sizes))
-            local = self._agent.get_xfer_descs([(memory.address, sum(sizes), 0)], "DRAM")
-            remote = self._agent.get_xfer_descs([(address, sum(sizes), 0)], "DRAM")
             try:
+                local = self._agent.get_xfer_descs([(memory.address, sum(sizes), 0)], "DRAM")
+                remote = self._agent.get_xfer_descs([(address, sum(sizes), 0)], "DRAM")
                 peer = self._agent.add_remote_agent(metadata)
                 handle = self._agent.initialize_xfer("READ", local, remote, peer, number.encode())
             except Exception as error:  # NIXL's own errors have no common base
@@ -136,6 +136,8 @@ class Nixl:
             raise ValueError("NIXL's part of the answer has a field of a wrong kind")
         if not 0 < len(sizes) <= most or not all(type(size) is int and size > 0 for size in sizes) or sum(sizes) > self.folder.most_bytes:
             raise ValueError(f"the answer offers {len(sizes)} blocks where {most} were asked for, or too many bytes")
+        if not 0 < address <= (1 << 64) - 1 - sum(sizes):
+            raise ValueError("the answer's address is none")
         return number, address, sizes, base64.b64decode(metadata, validate=True)
 
     def _sweep(self) -> None:
