@@ -30,6 +30,7 @@ def add_pool_options(parser: argparse.ArgumentParser) -> None:
     """The flags of `llmi pool-heads`."""
     _add_files(parser)
     parser.add_argument("--kv-heads", type=int, required=True, metavar="N", help="heads of keys and values that are left")
+    parser.add_argument("--calibration", metavar="FILE", default=None, help="of llmi calibrate --gram: values by least squares")
 
 
 def _add_files(parser: argparse.ArgumentParser) -> None:
@@ -81,5 +82,5 @@ def run_pool_heads(arguments: argparse.Namespace) -> int:
     """Runs it."""
     from llmi.compress.heads_of_files import pool_heads
 
-    show(str(pool_heads(arguments.model, arguments.out, num_kv_heads=arguments.kv_heads)))
+    show(str(pool_heads(arguments.model, arguments.out, num_kv_heads=arguments.kv_heads, calibration=arguments.calibration)))
     return 0

@@ -11,7 +11,9 @@ from llmi.base.kinds import Whole, parse
 from llmi.compress.calibration import Calibration
 from llmi.compress.gguf_file import number_entry
 from llmi.compress.heads import pool_kv_heads
+from llmi.compress.least_squares import times
 from llmi.compress.made_files import Report, Source
+from llmi.compress.pooling import pooled_values
 from llmi.compress.rewriting import Edit, float_tensor, rewrite
 from llmi.errors import InvalidParamsError
 
@@ -20,11 +22,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     F32 = NDArray[np.float32]
+else:
+    from llmi.base.lazy_numpy import np
 
 _HEADS = Whole(1, 1 << 20)
 
 
-def pool_heads(model: str | os.PathLike[str], out: str | os.PathLike[str], *, num_kv_heads: int) -> Report:
+def pool_heads(
+    model: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    num_kv_heads: int,
+    calibration: Calibration | str | os.PathLike[str] | None = None,
+) -> Report:
     """Writes a model with fewer heads of keys and values, each the mean of neighbours: multi-head attention becomes grouped-query or
     multi-query attention, and the cache smaller (Ainslie et al. 2023, arXiv 2305.13245). Without training the model is much worse.
 
@@ -36,6 +46,9 @@ def pool_heads(model: str | os.PathLike[str], out: str | os.PathLike[str], *, nu
         A new .gguf file; it is written whole or not at all. Pooled matrices that were quantised become F16.
     num_kv_heads : int
         Heads that are left; divides those that there are.
+    calibration : Calibration or path, optional
+        Of `calibrate` with gram=True: a pooled head of values is the one from which linear maps come nearest to the old heads, by least
+        squares on what they read; the maps go into the output projection. Keys stay means, which no map behind positions could better.
 
     Returns
     -------
@@ -53,7 +66,7 @@ def pool_heads(model: str | os.PathLike[str], out: str | os.PathLike[str], *, nu
     >>> from llmi.compress import pool_heads
     >>> print(pool_heads("model.gguf", "mqa.gguf", num_kv_heads=1))  # doctest: +SKIP
     """
-    return rewrite(model, out, PoolHeads.of({"num_kv_heads": num_kv_heads}))
+    return rewrite(model, out, PoolHeads.of({"num_kv_heads": num_kv_heads}), calibration)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +87,6 @@ class PoolHeads:
 
     def edit(self, source: Source, calibration: Calibration | None) -> Edit:
         """Keys and values of every layer, and the number of heads."""
-        del calibration
         spec = source.spec
         heads = spec.num_kv_heads
         if self.num_kv_heads >= heads or heads % self.num_kv_heads:
@@ -83,9 +95,13 @@ class PoolHeads:
                 "num_kv_heads",
             )
         pooled = _pooled_tensors(source)
+        fitted = {} if calibration is None else _fitted(source, calibration, heads // self.num_kv_heads)
         tensors = []
         for tensor in source.gguf.tensors:
-            if tensor.name in pooled:
+            if tensor.name in fitted:
+                values = fitted[tensor.name]
+                tensors.append(float_tensor(tensor.name, values.shape[::-1], tensor.type, partial(np.asarray, values)))
+            elif tensor.name in pooled:
                 shape = (*tensor.shape[:-1], tensor.shape[-1] // heads * self.num_kv_heads)
                 tensors.append(
                     float_tensor(tensor.name, shape, tensor.type, partial(_pooled, source, tensor.name, heads, self.num_kv_heads))
@@ -101,6 +117,32 @@ def _pooled(source: Source, name: str, heads: int, to: int) -> F32:
     values = source.values(name)
     rows = values.reshape(len(values), -1)  # a bias has one column
     return pool_kv_heads(rows, num_kv_heads=heads, to=to).reshape(-1, *values.shape[1:])
+
+
+def _fitted(source: Source, calibration: Calibration, size: int) -> dict[str, F32]:
+    """Values and output projections of all layers, where `size` heads become one. Raises UnsupportedModelError, InvalidParamsError."""
+    spec = source.spec
+    made: dict[str, F32] = {}
+    for index, layer in enumerate(spec.layers):
+        attention = layer.attention
+        if attention.value.bias.name or attention.norms.value.present or attention.gate.weight.name or attention.output_norm.present:
+            raise source.refuse("pool_heads", f"with a bias, norm or gate of the values of layer {index}: pool it without a calibration")
+        name = attention.value.weight.name
+        squares = calibration.gram(name).astype(np.float64)
+        values = source.values(name).reshape(-1, size, spec.head_dim, len(squares))
+        output = source.values(attention.output.weight.name).astype(np.float64)
+        queries = spec.num_heads // spec.num_kv_heads
+        weights = []
+        for group, heads in enumerate(values):
+            weight, maps = pooled_values(heads, squares, name)
+            weights.append(weight)
+            for place in range(size * queries):
+                first = (group * size * queries + place) * spec.head_dim
+                part = slice(first, first + spec.head_dim)
+                output[:, part] = times(output[:, part], maps[place // queries])
+        made[name] = np.concatenate(weights).astype(np.float32)
+        made[attention.output.weight.name] = output.astype(np.float32)
+    return made
 
 
 def _pooled_tensors(source: Source) -> set[str]:
