@@ -82,8 +82,10 @@ class Pair:
         pages = 200 * self.roomy._page_bytes
         own = {"tensor_parallel_size": count, "tensor_split": split, "max_num_seqs": 12, "max_num_batched_tokens": 48}
         own["pipeline_parallel_size"] = stages
+        if place == "emulated devices":
+            own |= {"device": "cuda", "linear_dtype": "float32"}  # tensor cores, which one rank takes for bfloat16, have other bits
         with ranks_of(place):
-            self.ranks = LLM(model, kv_cache_memory_bytes=pages, **types, **own, device="cuda" if place == "emulated devices" else "cpu")
+            self.ranks = LLM(model, kv_cache_memory_bytes=pages, **types, **own)
 
     def close(self) -> None:
         self.roomy.close()
