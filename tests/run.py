@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SHORT = "test,lint,pandas"
-LONG = f"{SHORT},parity,notebook,plot,outlines,lm-format-enforcer"
+LONG = f"{SHORT},parity,notebook,plot,outlines,lm-format-enforcer,privacy"
 #: The marks of each run. Whole modules of tests may be skipped where the short run lacks a package that they import.
 RUNS = {
     "": (SHORT, ["-m", "not slow and not parity"], "outlines,lmformatenforcer"),

@@ -72,6 +72,7 @@ def test_without_tenseal_the_error_names_the_extra(monkeypatch: pytest.MonkeyPat
         CkksServer({})
 
 
+@pytest.mark.slow
 def test_ciphertexts() -> None:
     pytest.importorskip("tenseal", reason="the extra `privacy`")
     matrix = np.random.default_rng(0).normal(size=(24, 16))
