@@ -16,6 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs/compression.md"
 @pytest.mark.skipif(not PAGE.is_file(), reason="the documents are not next to the tests")
 def test_commands(smollm_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LLMI_CACHE", str(tmp_path / "cache"))  # where eval keeps its base
     monkeypatch.setenv("LLMI_AUDIT", "0")  # caches of half the memory are long to audit
     [block] = re.findall(r"<!-- run -->\n```\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     commands = [shlex.split(line.replace(smollm_path.name.partition(".")[0], str(smollm_path)))[1:] for line in block.splitlines()]

@@ -21,6 +21,12 @@ STREAMING = {"method": "streaming", "sinks": 1, "window": 3}
 SMALL: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 24}
 
 
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where `llmi eval` keeps its bases."""
+    monkeypatch.setenv("LLMI_CACHE", str(tmp_path / "cache"))
+
+
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("judged")
