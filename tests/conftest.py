@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 os.environ["LLMI_AUDIT"] = "1"  # the engine audits its cache after each step
@@ -23,6 +24,9 @@ from llmi.models import by_name
 from llmi.testing import tiny_model
 
 DATA = Path(__file__).parent / "data"
+# Each run draws the same examples; `pytest --hypothesis-profile default` draws others.
+hypothesis.settings.register_profile("same", derandomize=True)
+hypothesis.settings.load_profile("same")
 
 
 def _import_or_fail(name: str, **kwargs: Any) -> Any:
