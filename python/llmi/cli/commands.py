@@ -116,8 +116,8 @@ def _parser() -> argparse.ArgumentParser:
     add_prune_options(
         commands.add_parser(
             "prune",
-            help="a GGUF file with zeros, or without some layers",
-            description="Writes a GGUF file with fewer weights or layers. `llmi replay OUT -m MODEL` makes it again.",
+            help="a model with zeros, or without some layers",
+            description="Writes a GGUF file or a folder with fewer weights or layers. `llmi replay OUT -m MODEL` makes it again.",
         )
     )
     add_pool_options(
@@ -151,12 +151,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     replay = commands.add_parser("replay", help="check a receipt bit for bit", description="Check a receipt bit for bit.")
     replay.add_argument(
-        "receipt", help="a file that Receipt.save wrote, an answer of the server that holds a receipt, or a .gguf that llmi made of another"
+        "receipt",
+        help="a file that Receipt.save wrote, an answer of the server that holds a receipt, or a .gguf or folder that llmi made of another",
     )
     replay.add_argument(
-        "-m", "--model", help="the model file, or the source of a .gguf, if the receipt's name does not find it", default=argparse.SUPPRESS
+        "-m",
+        "--model",
+        help="the model file, or the source of a .gguf or folder, if the receipt's name does not find it",
+        default=argparse.SUPPRESS,
     )
-    replay.add_argument("--calibration", metavar="FILE", default=None, help="of a .gguf: the calibration that it was made with")
+    replay.add_argument("--calibration", metavar="FILE", default=None, help="of a .gguf or folder: the calibration that it was made with")
     add_engine_flags(replay, "replay")
     _add_cache(commands)
     return parser
@@ -366,11 +370,11 @@ def _bench(arguments: argparse.Namespace) -> int:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
+    from pathlib import Path
+
     from llmi import LLM, Receipt
 
-    if arguments.receipt.endswith(".gguf"):
-        from pathlib import Path
-
+    if arguments.receipt.endswith(".gguf") or Path(arguments.receipt).is_dir():
         from llmi.compress.replaying import replay_file
 
         is_equal, line = replay_file(Path(arguments.receipt), getattr(arguments, "model", None), arguments.calibration)

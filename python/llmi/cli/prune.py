@@ -1,4 +1,4 @@
-"""`llmi prune MODEL OUT` and `llmi pool-heads MODEL OUT`: GGUF files with fewer weights, layers or heads."""
+"""`llmi prune MODEL OUT` and `llmi pool-heads MODEL OUT`: models with fewer weights, layers or heads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from llmi.errors import InvalidParamsError
 
 def add_prune_options(parser: argparse.ArgumentParser) -> None:
     """The flags of `llmi prune`."""
-    _add_files(parser)
+    parser.add_argument("model", help="a .gguf file of one part, or a name; for weights and layers a folder, too")
+    parser.add_argument("out", help="a new .gguf file, or of a folder a new folder")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--sparsity", type=float, metavar="SHARE", default=None, help="this share of each matrix becomes 0")
     what.add_argument("--pattern", metavar="N:M", default=None, help="N of each M columns stay, such as 2:4")
@@ -28,14 +29,10 @@ def add_prune_options(parser: argparse.ArgumentParser) -> None:
 
 def add_pool_options(parser: argparse.ArgumentParser) -> None:
     """The flags of `llmi pool-heads`."""
-    _add_files(parser)
-    parser.add_argument("--kv-heads", type=int, required=True, metavar="N", help="heads of keys and values that are left")
-    parser.add_argument("--calibration", metavar="FILE", default=None, help="of llmi calibrate --gram: values by least squares")
-
-
-def _add_files(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="a .gguf file of one part, or a name")
     parser.add_argument("out", help="a new .gguf file")
+    parser.add_argument("--kv-heads", type=int, required=True, metavar="N", help="heads of keys and values that are left")
+    parser.add_argument("--calibration", metavar="FILE", default=None, help="of llmi calibrate --gram: values by least squares")
 
 
 def run_prune(arguments: argparse.Namespace) -> int:

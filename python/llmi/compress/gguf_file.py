@@ -198,7 +198,7 @@ def write_gguf(path: Path, entries: Mapping[str, bytes], tensors: Sequence[NewTe
     start, alignment, _ = _header(entries, tensors)
     with whole_file(path) as file:
         file.write(start)
-        for data in _checked(tensors):
+        for data in checked_bytes(tensors):
             file.write(data + bytes(-len(data) % alignment))
             written()
 
@@ -226,7 +226,8 @@ def _header(entries: Mapping[str, bytes], tensors: Sequence[NewTensor]) -> tuple
     return start + bytes(-len(start) % alignment), alignment, offset
 
 
-def _checked(tensors: Iterable[NewTensor]) -> Iterable[bytes]:
+def checked_bytes(tensors: Iterable[NewTensor]) -> Iterable[bytes]:
+    """Of each tensor in turn, as many as its shape and type say."""
     for tensor in tensors:
         data = tensor.make()
         if len(data) != num_bytes(tensor.shape, tensor.type):

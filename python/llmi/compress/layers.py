@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from llmi.base.kinds import Flag, Listed, Whole, parse
 from llmi.compress.calibration import Calibration
-from llmi.compress.gguf_file import number_entry, sliced_entry
 from llmi.compress.least_squares import over_columns
 from llmi.compress.made_files import Report, Source
 from llmi.compress.own_text import own_text
@@ -48,9 +47,9 @@ def drop_layers(
     Parameters
     ----------
     model : path or name
-        A GGUF file of one part.
+        A GGUF file of one part, or a folder of float safetensors.
     out : path
-        A new .gguf file; it is written whole or not at all.
+        A new .gguf file, or of a folder a new one with the same files beside the weights; it is written whole or not at all.
     layers : iterable of int, optional
         Those that go, counted from 0. Give this or count.
     count : int, optional
@@ -73,7 +72,8 @@ def drop_layers(
         Both or neither of layers and count, a layer twice or one that is not there, all layers, a calibration without repair or on a given
         text, layer 0 to repair, an `out` that exists or cannot be written.
     ModelFileError
-        No GGUF file of one part; UnsupportedModelError: what a layer does depends on its number, as in Gemma 3.
+        No GGUF file of one part, or a folder whose weights are quantised; UnsupportedModelError: what a layer does depends on its number,
+        as in Gemma 3.
 
     Examples
     --------
@@ -127,25 +127,21 @@ class DropLayers:
         numbers = {old: new for new, old in enumerate(kept)}
         tensors = []
         remarks = {"layers": f"{', '.join(map(str, gone))} of {total} left out"}
-        for tensor in source.gguf.tensors:
-            found = re.fullmatch(r"blk\.(\d+)\.(.*)", tensor.name)
+        prefix = source.layer_prefix
+        for tensor in source.tensors.values():
+            found = re.fullmatch(rf"{re.escape(prefix)}(\d+)\.(.*)", tensor.name)
             if found is None:
                 tensors.append(source.copied(tensor.name))
             elif int(found[1]) >= total:
                 raise source.refuse("drop_layers", f"with layers that llmi does not run ({tensor.name})")
             elif int(found[1]) in numbers:
-                name = f"blk.{numbers[int(found[1])]}.{found[2]}"
+                name = f"{prefix}{numbers[int(found[1])]}.{found[2]}"
                 if tensor.name in new:
                     remarks[name] = "stands in for the layers that were behind it"
                     tensors.append(float_tensor(name, tensor.shape, tensor.type, partial(np.asarray, new[tensor.name])))
                 else:
                     tensors.append(source.copied(tensor.name, name))
-        architecture = source.gguf.text_of("general.architecture")
-        entries = {f"{architecture}.block_count": number_entry(len(kept))}
-        for name, entry in source.gguf.entries.items():
-            if name.startswith(f"{architecture}.") and (cut := sliced_entry(entry, total, kept)) is not None:
-                entries[name] = cut
-        return Edit(tensors, entries, _with_layers(source.spec, kept), remarks)
+        return Edit(tensors, source.with_layers(total, kept), _with_layers(source.spec, kept, prefix), remarks)
 
     def _repaired(self, source: Source, gone: list[int], calibration: Calibration | None) -> dict[str, NDArray[np.float32]]:
         if not self.repair:
@@ -181,11 +177,11 @@ def _alike(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
     return float(sum(cosines.tolist()))
 
 
-def _with_layers(spec: ModelSpec, kept: list[int]) -> ModelSpec:
+def _with_layers(spec: ModelSpec, kept: list[int], prefix: str) -> ModelSpec:
     """The same model with these layers alone, their tensors by their new numbers."""
     spec.layers = [spec.layers[old] for old in kept]
     for new, (old, layer) in enumerate(zip(kept, spec.layers, strict=True)):
-        _rename(layer, f"blk.{old}.", f"blk.{new}.")
+        _rename(layer, f"{prefix}{old}.", f"{prefix}{new}.")
         if layer.attention.kv_donor >= 0:
             donor = layer.attention.kv_donor
             layer.attention.kv_donor = kept.index(donor) if donor in kept else -2  # -2: no file says this

@@ -1,19 +1,19 @@
-"""Files that are made of a GGUF file: the source, what is told of the new one, and where its receipt says that it comes from."""
+"""Files that are made of others: the source, what is told of the new one, and where its receipt says that it comes from."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llmi import _core
 from llmi.base.travel import Record
 from llmi.compress.calibration import Calibration, calibrate
-from llmi.compress.gguf_file import GgufSource, NewTensor, StoredTensor
+from llmi.compress.gguf_file import GgufSource, NewTensor, StoredTensor, number_entry, sliced_entry, text_entry, write_gguf, write_header
 from llmi.errors import InvalidParamsError, ModelFileError, UnsupportedModelError
 from llmi.families import ModelSpec, spec_of
 from llmi.models.files import OpenModel, open_model
@@ -89,7 +89,9 @@ class Source:
         self.opened: OpenModel = open_model(path)
         if self.opened.core.gguf is None:
             raise ModelFileError(
-                f"{path} is a folder of safetensors: llmi.compress reads GGUF files so far (llama.cpp's convert_hf_to_gguf.py)", str(path)
+                f"{path} is a folder of safetensors, which prune and drop_layers alone read: make a GGUF file of it first (llama.cpp's"
+                " convert_hf_to_gguf.py)",
+                str(path),
             )
         if len(self.opened.files) != 1:
             raise ModelFileError(f"{path} has {len(self.opened.files)} parts: join them first (llama-gguf-split --merge)", str(path))
@@ -113,7 +115,51 @@ class Source:
     def copied(self, name: str, new_name: str = "") -> NewTensor:
         """A tensor whose bytes stay."""
         tensor = self.tensors[name]
-        return NewTensor(new_name or name, tensor.shape, tensor.type, partial(self.gguf.bytes_of, tensor))
+        return NewTensor(new_name or name, tensor.shape, tensor.type, partial(self.bytes_of, tensor))
+
+    def bytes_of(self, tensor: StoredTensor) -> bytes:
+        """As they are stored. Raises ModelFileError if the file ends before."""
+        return self.gguf.bytes_of(tensor)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the files that are read."""
+        return self.gguf.path.stat().st_size
+
+    def free_path(self, out: str | os.PathLike[str]) -> Path:
+        """A new file's. Raises InvalidParamsError."""
+        return free_path(out)
+
+    @property
+    def layer_prefix(self) -> str:
+        """What names of layers' tensors begin with, before the number."""
+        return "blk."
+
+    def with_layers(self, total: int, kept: Sequence[int]) -> dict[str, Any]:
+        """What changes in the metadata if these layers stay."""
+        architecture = self.gguf.text_of("general.architecture")
+        entries = {f"{architecture}.block_count": number_entry(len(kept))}
+        for name, entry in self.gguf.entries.items():
+            if name.startswith(f"{architecture}.") and (cut := sliced_entry(entry, total, kept)) is not None:
+                entries[name] = cut
+        return entries
+
+    def metadata(self, changes: Mapping[str, Any], receipt: str, kinds: set[int]) -> dict[str, Any]:
+        """Of a new file with these changes. kinds: the types that tensors are written in and had not."""
+        entries = {**self.gguf.entries, **changes, RECEIPT: text_entry(receipt)}
+        if kinds:
+            entries["general.file_type"] = number_entry(FLOATS["F32" if kinds == {FLOATS["F32"]} else "F16"])
+        return entries
+
+    def write(self, path: Path, metadata: Mapping[str, Any], tensors: Sequence[NewTensor], written: Callable[[], object]) -> None:
+        """Makes the file, whole or not at all. written: called after each tensor. Raises OSError."""
+        write_gguf(path, metadata, tensors, written)
+
+    def write_header(self, folder: Path, metadata: Mapping[str, Any], tensors: Sequence[NewTensor]) -> Path:
+        """The same file's header in a folder, for llmi to read. Raises OSError."""
+        path = folder / "header.gguf"
+        write_header(path, metadata, tensors)
+        return path
 
     def type_name(self, tensor: StoredTensor) -> str:
         """As users write it."""
@@ -176,6 +222,11 @@ def free_path(out: str | os.PathLike[str]) -> Path:
     path = Path(out)
     if path.suffix != ".gguf":
         raise InvalidParamsError(f"out: {path} must end in .gguf", "out")
+    return not_there(path)
+
+
+def not_there(path: Path) -> Path:
+    """A path in a folder that exists, where nothing is. Raises InvalidParamsError."""
     if path.exists():
         raise InvalidParamsError(f"out: {path} exists: nothing is written over a file", "out")
     if not path.parent.is_dir():

@@ -16,7 +16,7 @@ from llmi.compress.masks import prune_mask
 from llmi.compress.pruning_feedback import Groups, prune_by_feedback
 from llmi.compress.rewriting import Edit, float_tensor, rewrite
 from llmi.errors import InvalidParamsError
-from llmi.families.spec import LinearSpec, RouterSpec
+from llmi.families.spec import LinearSpec, RouterSpec, TensorBinding
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,9 +45,10 @@ def prune(
     Parameters
     ----------
     model : path or name
-        A GGUF file of one part.
+        A GGUF file of one part, or a folder of float safetensors.
     out : path
-        A new .gguf file; it is written whole or not at all. Matrices that were quantised become F16.
+        A new .gguf file, or of a folder a new one with the same files beside the weights; it is written whole or not at all. Matrices that
+        were quantised become F16.
     sparsity : float, optional
         The share that goes, in [0, 1]. Give this or pattern.
     pattern : str, optional
@@ -67,7 +68,8 @@ def prune(
     InvalidParamsError
         Both or neither of sparsity and pattern, a method without what it needs, an `out` that exists or cannot be written.
     ModelFileError
-        No GGUF file of one part.
+        No GGUF file of one part, or a folder whose weights are quantised; UnsupportedModelError: a matrix is stored transposed, as in
+        folders of GPT-2.
 
     Examples
     --------
@@ -109,7 +111,13 @@ class Prune:
 
     def edit(self, source: Source, calibration: Calibration | None) -> Edit:
         """Zeros in every matrix of the layers."""
-        names = {name for layer in source.spec.layers for name in _matrices(layer)}
+        names: set[str] = set()
+        for layer in source.spec.layers:
+            for weight in _matrices(layer):
+                own = {weight.name.replace("{expert}", str(expert)) for expert in range(max(layer.moe.num_experts, 1))}
+                if weight.transposed or not own <= source.tensors.keys():
+                    raise source.refuse("prune", f"whose {weight.name} is no matrix of the file with a row for each output")
+                names |= own
         if self.pattern is not None:
             for name in sorted(names):  # what cannot be is said before minutes pass
                 prune_mask(np.zeros((1, source.tensors[name].shape[0])), pattern=self.pattern)
@@ -124,7 +132,7 @@ class Prune:
             float_tensor(each.name, each.shape, each.type, partial(self._pruned, source, calibration, factors, each.name))
             if each.name in names
             else source.copied(each.name)
-            for each in source.gguf.tensors
+            for each in source.tensors.values()
         ]
         return Edit(tensors, {}, source.spec, remarks)
 
@@ -167,11 +175,11 @@ def _norms(source: Source, calibration: Calibration, name: str) -> F32:
     return norms
 
 
-def _matrices(part: object) -> Iterator[str]:
-    """Names of the weights of a part of a layer, without those that choose experts."""
+def _matrices(part: object) -> Iterator[TensorBinding]:
+    """The weights of a part of a layer, without those that choose experts."""
     if isinstance(part, LinearSpec):
         if part.weight.name:
-            yield part.weight.name
+            yield part.weight
     elif dataclasses.is_dataclass(part) and not isinstance(part, RouterSpec):
         for field in dataclasses.fields(part):
             yield from _matrices(getattr(part, field.name))

@@ -1,4 +1,4 @@
-"""A file that was made of another one, made again from its receipt."""
+"""A file or a folder that was made of another one, made again from its receipt."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from llmi.compress.calibration import Calibration
 from llmi.compress.chosen_types import Settings
 from llmi.compress.fewer_columns import DropColumns
 from llmi.compress.fewer_heads import DropHeads
+from llmi.compress.folders import FolderSource, source_of
 from llmi.compress.gguf_file import GgufSource
 from llmi.compress.heads_of_files import PoolHeads
 from llmi.compress.layers import DropLayers
@@ -25,6 +26,8 @@ from llmi.compress.rotation import Rotate
 from llmi.errors import InvalidParamsError
 from llmi.models import by_name
 from llmi.models.catalogue import sha256_of_file
+from llmi.models.files import open_model
+from llmi.models.layout import find
 
 Write = Callable[[Source, Path, "dict[str, Any]", Calibration | None], Report]
 
@@ -57,7 +60,7 @@ METHODS: dict[str, Callable[[dict[str, Any]], Write]] = {
 def replay_file(
     path: Path, model: str | os.PathLike[str] | None = None, calibration: str | os.PathLike[str] | None = None
 ) -> tuple[bool, str]:
-    """Makes a file again from its receipt: (whether all bytes are equal, a line that says so).
+    """Makes a file or a folder again from its receipt: (whether all bytes are equal, a line that says so).
 
     calibration: the file that it was made with. Without it, one of that name beside `path` is read, or a calibration on the model's own
     text is made again.
@@ -67,7 +70,11 @@ def replay_file(
     InvalidParamsError
         It has no receipt, or one of another version; the source is another file than its receipt names.
     """
-    text = GgufSource(path).text_of(RECEIPT)
+    if is_folder := find(path).config is not None:
+        made_of = FolderSource(path)
+        path, text = made_of.path, made_of.receipt
+    else:
+        text = GgufSource(path).text_of(RECEIPT)
     if text is None:
         raise InvalidParamsError(f"{path} has no receipt: llmi quantize writes one")
     try:
@@ -81,7 +88,7 @@ def replay_file(
         raise InvalidParamsError(f"{path}: {error}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidParamsError(f"{path}: its receipt cannot be read: {error!r:.200}") from None
-    source = Source(by_name.resolve(path.parent / name if model is None else model))
+    source = source_of(by_name.resolve(path.parent / name if model is None else model), receipt["made"])
     found = source.opened.digest()()
     if found != digest:
         raise InvalidParamsError(f"{source.path} is not the source of {path}: SHA-256 {found}, not {digest}")
@@ -93,7 +100,7 @@ def replay_file(
         sums = None if "calibration" not in origin else calibration_of(path, ready.path, origin["calibration"], calibration)
         again = Path(folder) / path.name
         writes(ready, again, origin, sums)
-        first, second = sha256_of_file(path), sha256_of_file(again)
+        first, second = (open_model(each).digest()() if is_folder else sha256_of_file(each) for each in (path, again))
     if first == second:
         return True, f"{path}: made again from {source.path.name} with the same bytes (SHA-256 {first})"
     return False, f"{path}: made again from {source.path.name} it has other bytes (SHA-256 {second}, not {first})"

@@ -1,4 +1,4 @@
-"""A GGUF file that a method makes of another one: written whole or not at all, checked before, and made again from its receipt."""
+"""A model that a method makes of another one: written whole or not at all, checked before, and made again from its receipt."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from llmi.base.progress import progress
 from llmi.compress.calibration import Calibration
-from llmi.compress.gguf_file import SIZES, NewTensor, made_ahead, number_entry, text_entry, write_gguf, write_header
-from llmi.compress.made_files import FLOATS, RECEIPT, VERSION, Report, Source, float_bytes, free_path, loaded, origin_of
+from llmi.compress.folders import source_of
+from llmi.compress.gguf_file import SIZES, NewTensor, made_ahead
+from llmi.compress.made_files import FLOATS, VERSION, Report, Source, float_bytes, loaded, origin_of
 from llmi.errors import InvalidParamsError, UnsupportedModelError
 from llmi.families import ModelSpec, spec_of
 from llmi.models import by_name
@@ -50,7 +51,7 @@ class Edit:
     ----------
     tensors : list of NewTensor
     entries : dict
-        Entries of the metadata that change.
+        Entries of the metadata that change, of a folder those of config.json.
     spec : ModelSpec
         What llmi must read from the new file.
     remarks : dict
@@ -58,7 +59,7 @@ class Edit:
     """
 
     tensors: list[NewTensor]
-    entries: dict[str, bytes]
+    entries: Mapping[str, Any]
     spec: ModelSpec
     remarks: dict[str, str] = dataclasses.field(default_factory=dict)
 
@@ -82,8 +83,8 @@ def rewrite(
     calibration: Calibration | str | os.PathLike[str] | None = None,
 ) -> Report:
     """Makes `out` of `model`. Raises InvalidParamsError, ModelFileError."""
-    target, path = free_path(out), by_name.resolve(model)
-    sums, source = loaded(calibration), Source(path)
+    source = source_of(by_name.resolve(model), method.made)
+    target, sums = source.free_path(out), loaded(calibration)
     return write(source, target, method, origin_of(source, sums, calibration), sums)
 
 
@@ -91,22 +92,20 @@ def write(source: Source, target: Path, method: Method, origin: Mapping[str, obj
     """Writes what the method makes, with a receipt."""
     edit = method.edit(source, calibration)
     receipt = {"version": VERSION, "made": method.made, **origin, "settings": method.settings()}
-    entries = {**source.gguf.entries, **edit.entries, RECEIPT: text_entry(json.dumps(receipt, sort_keys=True))}
-    old = {tensor.name: tensor for tensor in source.gguf.tensors}
+    old = source.tensors
     kinds = {new.name: new.type for new in edit.tensors if new.type in _NAMES and (new.name not in old or old[new.name].type != new.type)}
-    if kinds:
-        entries["general.file_type"] = number_entry(FLOATS["F32" if set(kinds.values()) == {FLOATS["F32"]} else "F16"])
+    metadata = source.metadata(edit.entries, json.dumps(receipt, sort_keys=True), set(kinds.values()))
     try:
-        _check(source, edit, entries)
+        _check(source, edit, metadata)
         with progress(len(edit.tensors), "tensors") as bar, made_ahead(edit.tensors) as ahead:
-            write_gguf(target, entries, ahead, partial(bar.update, 1))
+            source.write(target, metadata, ahead, partial(bar.update, 1))
     except OSError as error:
         raise InvalidParamsError(f"out: {target} cannot be written: {error.strerror}", "out") from None
-    matrices = [tensor for tensor in source.gguf.tensors if len(tensor.shape) > 1]
+    matrices = [tensor for tensor in source.tensors.values() if len(tensor.shape) > 1]
     return Report(
         path=str(target),
-        bytes=target.stat().st_size,
-        source_bytes=source.gguf.path.stat().st_size,
+        bytes=sum(file.size for file in open_model(target).files),
+        source_bytes=source.num_bytes,
         tensors={name: _NAMES[kind] for name, kind in kinds.items()},
         fallbacks={},
         remarks=edit.remarks,
@@ -114,12 +113,10 @@ def write(source: Source, target: Path, method: Method, origin: Mapping[str, obj
     )
 
 
-def _check(source: Source, edit: Edit, entries: Mapping[str, bytes]) -> None:
+def _check(source: Source, edit: Edit, metadata: Mapping[str, Any]) -> None:
     """Reads the header of the new file as llmi will. Raises UnsupportedModelError: it would be another model than the method means."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "header.gguf"
-        write_header(path, entries, edit.tensors)
-        found = spec_of(open_model(path).core)
+        found = spec_of(open_model(source.write_header(Path(folder), metadata, edit.tensors)).core)
     if found != edit.spec:
         raise UnsupportedModelError(
             f"{source.path}: what a {source.spec.family} file says of its layers depends on their number or size, so that the new file"

@@ -1,0 +1,194 @@
+"""Folders of safetensors as sources: their tensors, and the folder that is made of one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import secrets
+import shutil
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from llmi.base.whole_file import whole_file
+from llmi.compress.gguf_file import NewTensor, StoredTensor, checked_bytes, num_bytes
+from llmi.compress.made_files import FLOATS, RECEIPT, Source, not_there
+from llmi.errors import InvalidParamsError, ModelFileError
+from llmi.families.spec import TensorBinding
+from llmi.models.files import open_model
+from llmi.models.layout import CONFIG, INDEX, WHOLE, find
+
+#: What makes a folder of a folder; the other methods know the names of GGUF's tensors alone.
+OF_FOLDERS = ("prune", "drop_layers")
+#: What config.json calls the number of layers, and its lists with an entry for each.
+_COUNTS = ("num_hidden_layers", "n_layer")
+_BY_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers", "layer_rope_theta")
+#: Weights in other files than those that were read: they would be those of the source.
+_WEIGHTS = (
+    ".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf",
+)  # fmt: skip
+_NAMES = {number: name for name, number in FLOATS.items()}
+
+
+def source_of(path: Path, made: str) -> Source:
+    """The model at `path`, for a method of this name. Raises ModelFileError: the method does not know its form."""
+    return FolderSource(path) if made in OF_FOLDERS and find(path).config is not None else Source(path)
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardTensor(StoredTensor):
+    """A tensor of one of several files."""
+
+    file: Path
+
+
+class FolderSource(Source):
+    """A folder with config.json and float weights."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ModelFileError: it holds tensors that are no floats."""
+        self.path = Path(os.path.abspath(path))  # noqa: PTH100 - a link stays the name that it has
+        self.opened = open_model(self.path)
+        weights = [Path(file.path) for file in self.opened.files if file.name.endswith(".safetensors")]
+        self._format: dict[str, str] = {}
+        self.tensors = {tensor.name: tensor for file in weights for tensor in self._tensors_of(file)}
+        self._types = {tensor.name: _NAMES[tensor.type] for tensor in self.tensors.values()}
+        self._config: dict[str, Any] = json.loads((self.path / CONFIG).read_bytes())
+
+    def _tensors_of(self, path: Path) -> list[ShardTensor]:
+        """Of one file, in its order; the core has checked its header."""
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(length))
+        self._format |= header.pop("__metadata__", {})
+        tensors = []
+        for name, told in header.items():
+            if told["dtype"] not in FLOATS:
+                raise ModelFileError(
+                    f"{self.path}: {name} is of type {told['dtype']}: folders with {', '.join(FLOATS)} are pruned, no quantised ones",
+                    str(self.path),
+                )
+            shape = tuple(reversed(told["shape"]))
+            tensors.append(ShardTensor(name, shape, FLOATS[told["dtype"]], 8 + length + told["data_offsets"][0], path))
+        return sorted(tensors, key=lambda tensor: tensor.offset)
+
+    @property
+    def receipt(self) -> str | None:
+        """How it was made, if llmi made it."""
+        return self._format.get(RECEIPT)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the files that are read."""
+        return sum(file.size for file in self.opened.files)
+
+    def bytes_of(self, tensor: StoredTensor) -> bytes:
+        """As they are stored. Raises ModelFileError if the file ends before."""
+        assert isinstance(tensor, ShardTensor)
+        with tensor.file.open("rb") as file:
+            file.seek(tensor.offset)
+            data = file.read(tensor.num_bytes)
+        if len(data) != tensor.num_bytes:
+            raise ModelFileError(f"{self.path}: {tensor.name} is cut short", str(self.path))
+        return data
+
+    def free_path(self, out: str | os.PathLike[str]) -> Path:
+        """A new folder's. Raises InvalidParamsError."""
+        path = Path(os.path.abspath(out))  # noqa: PTH100
+        if path.suffix == ".gguf":
+            raise InvalidParamsError(f"out: {path}: a folder of safetensors becomes a folder, no .gguf file", "out")
+        return not_there(path)
+
+    @property
+    def layer_prefix(self) -> str:
+        """What names of layers' tensors begin with, before the number. Raises UnsupportedModelError."""
+        shared = os.path.commonprefix(list(_names(self.spec.layers[0])))
+        found = re.match(r"((?:.*?\.)?)0\.", shared)
+        if found is None:
+            raise self.refuse("drop_layers", f"whose names of tensors do not begin with a layer's number ({shared!r})")
+        return found[1]
+
+    def with_layers(self, total: int, kept: Sequence[int]) -> dict[str, Any]:
+        """What changes in config.json if these layers stay. Raises UnsupportedModelError: it does not say how many there are."""
+        inner = self._config.get("text_config")
+        where = "text_config" if isinstance(inner, dict) and not any(name in self._config for name in _COUNTS) else None
+        section: dict[str, Any] = self._config if where is None else dict(inner or {})
+        changes: dict[str, Any] = {name: len(kept) for name in _COUNTS if section.get(name) == total}
+        if not changes:
+            raise self.refuse("drop_layers", f"whose {CONFIG} does not say that it has {total} layers ({', '.join(_COUNTS)})")
+        for name in _BY_LAYER:
+            if isinstance(section.get(name), list) and len(section[name]) == total:
+                changes[name] = [section[name][old] for old in kept]
+        return changes if where is None else {where: section | changes}
+
+    def metadata(self, changes: Mapping[str, Any], receipt: str, kinds: set[int]) -> dict[str, Any]:
+        """Of config.json and the weights' header."""
+        return {CONFIG: self._config | dict(changes), "__metadata__": self._format | {RECEIPT: receipt}}
+
+    def write(self, path: Path, metadata: Mapping[str, Any], tensors: Sequence[NewTensor], written: Callable[[], object]) -> None:
+        """Makes the folder, whole or not at all. Raises OSError."""
+        part = path.with_name(f".{path.name}-{secrets.token_hex(4)}.part")
+        part.mkdir()
+        try:
+            for file in self._beside():
+                with whole_file(part / file.name) as new, file.open("rb") as old:
+                    shutil.copyfileobj(old, new)
+            self._write_config(part, metadata)
+            with whole_file(part / WHOLE) as new:
+                new.write(_header(metadata["__metadata__"], tensors))
+                for data in checked_bytes(tensors):
+                    new.write(data)
+                    written()
+            not_there(path)
+            part.rename(path)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+    def write_header(self, folder: Path, metadata: Mapping[str, Any], tensors: Sequence[NewTensor]) -> Path:
+        """The same folder's config and weights, of zeros that take no room on the disk. Raises OSError."""
+        self._write_config(folder, metadata)
+        with (folder / WHOLE).open("wb") as file:
+            size = file.write(_header(metadata["__metadata__"], tensors))
+            file.truncate(size + sum(num_bytes(tensor.shape, tensor.type) for tensor in tensors))
+        return folder
+
+    def _write_config(self, folder: Path, metadata: Mapping[str, Any]) -> None:
+        """Its bytes stay where nothing in it changes."""
+        config = metadata[CONFIG]
+        with whole_file(folder / CONFIG) as file:
+            file.write((self.path / CONFIG).read_bytes() if config == self._config else json.dumps(config, indent=2).encode())
+
+    def _beside(self) -> Iterator[Path]:
+        """The folder's other files but those of weights; folders in it are not copied."""
+        for file in sorted(self.path.iterdir()):
+            if file.is_file() and file.name not in (CONFIG, INDEX) and not file.name.endswith(_WEIGHTS):
+                yield file
+
+
+def _header(metadata: Mapping[str, str], tensors: Sequence[NewTensor]) -> bytes:
+    """All bytes of a safetensors file before its tensors."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    offset = 0
+    for tensor in tensors:
+        end = offset + num_bytes(tensor.shape, tensor.type)
+        header[tensor.name] = {"dtype": _NAMES[tensor.type], "shape": list(reversed(tensor.shape)), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
+
+
+def _names(part: object) -> Iterator[str]:
+    """Of the tensors of a part of a model."""
+    if isinstance(part, TensorBinding):
+        if part.name:
+            yield part.name
+    elif isinstance(part, list):
+        for item in part:
+            yield from _names(item)
+    elif dataclasses.is_dataclass(part):
+        for field in dataclasses.fields(part):
+            yield from _names(getattr(part, field.name))
