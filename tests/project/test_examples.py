@@ -19,8 +19,8 @@ from llmi.families.registry import cards, forget_family
 from test_public_docs import exported
 
 PACKAGE = Path(llmi.__file__).parent
-#: They train heads, or load the default model.
-SLOW = {"train_heads", "Eagle", "Medusa", "make_app"}
+#: They train heads, load the default model, or draw with matplotlib.
+SLOW = {"train_heads", "Eagle", "Medusa", "make_app", "threshold_plot"}
 CHAT_TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant: "
 
 

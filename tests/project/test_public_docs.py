@@ -7,7 +7,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("llmi", "llmi.smc", "llmi.testing", "llmi.tools", "llmi.watermark")
+PACKAGES = ("llmi", "llmi.compress", "llmi.smc", "llmi.testing", "llmi.tools", "llmi.watermark")
 
 
 def exported() -> dict[str, Any]:

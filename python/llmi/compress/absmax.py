@@ -29,6 +29,12 @@ class Quantized:
     codes : int8 array [rows, columns]
     scales : float32 array [num_groups]
         In the order of the groups, row by row.
+
+    Examples
+    --------
+    >>> from llmi.compress import absmax_quantize
+    >>> absmax_quantize([[1.0, -0.5, 0.0]], bits=4).codes.tolist()
+    [[7, -4, 0]]
     """
 
     codes: NDArray[np.int8]

@@ -44,6 +44,13 @@ class Calibration(StaysHere):
     ----------
     made : dict
         How it was made: model (SHA-256 of the source), text, num_tokens, seed, gram. Empty for a file of llama-imatrix.
+
+    Examples
+    --------
+    >>> from llmi.compress import calibrate
+    >>> from llmi.testing import tiny_model
+    >>> calibrate(tiny_model(), texts=[[5, 9, 2, 7, 1, 8, 3, 6]]).made["num_tokens"]
+    8
     """
 
     def __init__(

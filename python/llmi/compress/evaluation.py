@@ -71,6 +71,10 @@ def evaluate(
     **engine_args
         Of the model's LLM, not of the base's: so `base` may be the same file.
 
+    Returns
+    -------
+    Evaluation
+
     Raises
     ------
     InvalidParamsError
@@ -102,8 +106,34 @@ def evaluate_all(
     keep_base: bool = False,
     **engine_args: object,
 ) -> list[Evaluation]:
-    """`evaluate` of several models over one base, which is loaded and read once. keep_base: what it computes is kept in llmi's cache for
-    other evaluations, and read from there."""
+    """`evaluate` of several models over one base, which is loaded and read once.
+
+    Parameters
+    ----------
+    models : list of paths or names
+    base, texts, window, skip, answers, sparse_attention, **engine_args
+        As of `evaluate`.
+    keep_base : bool
+        What the base computes is kept in llmi's cache for other evaluations, and read from there.
+
+    Returns
+    -------
+    list of Evaluation
+        In the order of the models.
+
+    Raises
+    ------
+    InvalidParamsError
+        As `evaluate`.
+
+    Examples
+    --------
+    >>> from llmi.compress import evaluate_all
+    >>> from llmi.testing import tiny_model
+    >>> models = [tiny_model(), tiny_model("gemma3")]
+    >>> [result.num_tokens for result in evaluate_all(models, texts=[[5, 9, 2, 7, 1, 8, 3, 6]], window=4)]
+    [6, 6]
+    """
     window, answers = parse(_WINDOW, "window", window), parse(_COUNT, "answers", answers)
     skip = parse(Whole(1, window - 1, f"an integer in [1, window - 1], which is [1, {window - 1}]"), "skip", skip)
     sees = SAMPLING["sparse_attention"].parse(sparse_attention)

@@ -15,7 +15,22 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """A question that two models answer differently, from token `place` on."""
+    """A question that two models answer differently.
+
+    Attributes
+    ----------
+    question : str
+    place : int
+        The first token of the answers that differs, from 0.
+    base_text, text : str
+        Both answers.
+
+    Examples
+    --------
+    >>> from llmi.compress import Difference
+    >>> Difference("Where is Rome?", place=4, base_text="Rome is in Italy.", text="Rome is in Europe.").place
+    4
+    """
 
     question: str
     place: int
@@ -51,6 +66,14 @@ class Evaluation(Record):
         Of a prompt, and of one sequence.
     base_types : list of str
         Quantised types of the base: on its own grid rounding costs nothing, so that a KL against it tells too little.
+
+    Examples
+    --------
+    >>> from llmi.compress import evaluate
+    >>> from llmi.testing import tiny_model
+    >>> result = evaluate(tiny_model(), texts=[[5, 9, 2, 7, 1, 8, 3, 6]], window=8)
+    >>> result.num_tokens, result.kl is None
+    (7, True)
     """
 
     model: str

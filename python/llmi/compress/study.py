@@ -89,10 +89,19 @@ def threshold_plot(x: ArrayLike, *, num_levels: int = 128) -> Figure:
         Finite numbers of any shape.
     num_levels : int
 
+    Returns
+    -------
+    matplotlib.figure.Figure
+
     Raises
     ------
     InvalidParamsError
         No number, or NaN.
+
+    Examples
+    --------
+    >>> from llmi.compress import threshold_plot
+    >>> threshold_plot([[0.1, -0.2, 3.0]]).savefig("threshold.png")
     """
     values = finite("x", np.asarray(x).reshape(-1), 1, "of any shape")
     pyplot = import_extra("matplotlib.pyplot", "plot")
