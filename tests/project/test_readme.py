@@ -114,7 +114,7 @@ def test_notebooks(path: Path, tmp_path: Path, smollm_path: Path, monkeypatch: p
     monkeypatch.setenv("LLMI_TRACES", str(ROOT / "benchmarks/traces"))
     notebook = nbformat.read(path, as_version=4)
     assert all(not cell.get("outputs") for cell in notebook.cells), "notebooks are committed without outputs"
-    NotebookClient(notebook, timeout=300, coalesce_streams=True, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    NotebookClient(notebook, timeout=550, coalesce_streams=True, resources={"metadata": {"path": str(tmp_path)}}).execute()
     if folder := os.environ.get("LLMI_NOTEBOOKS"):  # tools/site.py shows them
         Path(folder).mkdir(parents=True, exist_ok=True)
         nbformat.write(notebook, Path(folder) / path.name)
