@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from llmi import _core
-from llmi.errors import LlmiError, call_core, from_core
+from llmi.errors import EngineClosedError, LlmiError, call_core, from_core
 from llmi.outputs.completion import StreamChunk
 from llmi.outputs.errors import GenerationInterrupted, RequestErrors
 from llmi.outputs.results import Outputs, RequestOutput
@@ -19,6 +19,7 @@ from llmi.requests.submission import Submission
 
 _WAIT_S = 0.1  # how often Python looks for Ctrl-C while the engine works
 _CANCEL_S = 60.0  # how long to wait for requests that were aborted: their hook may be blocked in C code
+_END_S = 1.0  # how long an engine that ends may take to tell its requests
 
 
 class Place(Protocol):
@@ -174,7 +175,12 @@ class Call:
         """Takes in news that come within the timeout. Raises EngineClosedError if none will ever come."""
         self.channel.wait(self._events, timeout_s)
         if not self._events and self.pending:
-            self.place.check_open()
+            try:
+                self.place.check_open()
+            except EngineClosedError:  # an engine that ends tells its requests, which may come just now
+                self.channel.wait(self._events, _END_S)
+                if not self._events:
+                    raise
         with self.lock:
             while self._events:
                 event = self._events[0]
