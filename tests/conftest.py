@@ -21,7 +21,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background jo
 from features import DEVICES, crowded_llm, enumerable_llm
 from llmi import LLM, _core
 from llmi.models import by_name
+from llmi.ranks import workers
 from llmi.testing import tiny_model
+from rank_threads import RankThreads
 
 DATA = Path(__file__).parent / "data"
 # Each run draws the same examples; `pytest --hypothesis-profile default` draws others.
@@ -37,6 +39,12 @@ def _import_or_fail(name: str, **kwargs: Any) -> Any:
 IMPORT_OR_SKIP, LACKING = pytest.importorskip, os.environ.get("TESTS_LACK")
 if LACKING is not None:
     pytest.importorskip = _import_or_fail  # before any module of tests is imported
+
+
+@pytest.fixture
+def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other ranks are threads, which need no start of Python."""
+    monkeypatch.setattr(workers, "Ranks", RankThreads)
 
 
 @pytest.fixture(autouse=True)

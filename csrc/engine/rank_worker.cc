@@ -7,17 +7,11 @@
 #include "core/fp_env.h"
 #include "engine/open_engine.h"
 #include "engine/sizing.h"
+#include "model/batch_bytes.h"
 #include "model/loader.h"
 
 namespace llmi {
 namespace {
-
-template <typename T>
-std::vector<uint8_t> BytesOf(const T* values, size_t count) {
-  std::vector<uint8_t> bytes(count * sizeof(T));
-  std::memcpy(bytes.data(), values, bytes.size());
-  return bytes;
-}
 
 // Rank 0's facts go from stage to stage, each adds its own, and come back to rank 0. Returns what this one has seen.
 std::vector<RankFacts> ExchangeWithStages(StageLink& link, const Ranks& ranks, const std::vector<RankFacts>& own) {
@@ -31,7 +25,7 @@ std::vector<RankFacts> ExchangeWithStages(StageLink& link, const Ranks& ranks, c
   if (ranks.plan().stage() > 0) receive();
   facts.insert(facts.end(), own.begin(), own.end());
   for (size_t rank = 1; rank < own.size(); ++rank) ranks.group().Watch(static_cast<int>(rank), own[rank].pid);
-  link.Send(BytesOf(facts.data(), facts.size()));
+  link.Send(BytesOf(std::span<const RankFacts>(facts)));
   if (ranks.plan().stage() == 0) receive();
   return facts;
 }
@@ -100,7 +94,7 @@ std::vector<RankFacts> ExchangeFacts(Decoder& decoder, const EngineOptions& opti
 void BeginRanks(const Ranks& ranks, RankStart start) {
   ranks.group().Tell(&start, sizeof start);
   if (StageLink* link = ranks.group().link()) {
-    link->Send(BytesOf(&start, 1));
+    link->Send(BytesOf(std::span<const RankStart>(&start, 1)));
     link->Receive();  // it has come to all
   }
 }
@@ -145,7 +139,7 @@ void ServeRank(const ModelFiles& files, const EngineOptions& options) {
       std::memcpy(&start, bytes.data(), sizeof start);
     }
     group.Tell(&start, sizeof start);
-    if (link != nullptr) link->Send(BytesOf(&start, 1));
+    if (link != nullptr) link->Send(BytesOf(std::span<const RankStart>(&start, 1)));
     EngineConfig config;
     config.block_size = options.block_size;
     config.kv_type = options.kv_type;

@@ -39,7 +39,7 @@ class SavedPrefixes {
   SavedPrefixes& operator=(const SavedPrefixes&) = delete;
 
   // --- The engine thread alone.
-  // Whether the request waits: the folder may have the next blocks of this sequence, or another engine was asked for them.
+  // Prefetches the next blocks of this sequence, from the folder or from another engine. Returns whether the request waits for them.
   // seconds_per_token: of a prompt that is computed; 0: not known yet.
   bool Fetch(uint64_t request_id, const ScheduledSequence& sequence, double seconds_per_token);
   bool is_waiting() const;

@@ -1,7 +1,8 @@
-// A batch as bytes, for a process on a machine of the same byte order.
+// Values and batches as bytes, for a process on a machine of the same byte order.
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -10,6 +11,13 @@
 #include "model/spec.h"
 
 namespace llmi {
+
+template <typename T>
+std::vector<uint8_t> BytesOf(std::span<const T> values) {
+  std::vector<uint8_t> bytes(values.size_bytes());
+  if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
 
 std::vector<uint8_t> ToBytes(const ForwardBatch& batch);
 // The reverse. Throws Error(kInvalidArgument) for too few or too many bytes, and for rows, segments or offsets out of range.

@@ -15,13 +15,6 @@ struct ForwardHeader {
 };
 
 template <typename T>
-std::vector<uint8_t> BytesOf(std::span<const T> values) {
-  std::vector<uint8_t> bytes(values.size_bytes());
-  if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
-  return bytes;
-}
-
-template <typename T>
 std::vector<T> ValuesOf(std::span<const uint8_t> bytes) {
   CheckArgument(bytes.size() % sizeof(T) == 0, "ranks: a call ends too soon");
   std::vector<T> values(bytes.size() / sizeof(T));

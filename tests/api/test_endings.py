@@ -18,6 +18,7 @@ import pytest
 import llmi
 from bits import assert_same_bits
 from llmi import LLM, AsyncLLM, EngineClosedError, GenerationInterrupted, SamplingParams, SpeculativeConfig
+from llmi.requests import call as calls
 from llmi.requests.call import Call
 from waiting import HANG_S, wait_until
 
@@ -622,3 +623,22 @@ def test_closing_the_llm_tells_async_readers(tiny_path: Callable[..., Path]) -> 
         await server.shutdown()
 
     asyncio.run(main())
+
+
+def test_what_an_engine_tells_while_it_ends(tiny_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that finds the engine closed takes what the engine told its requests since the call looked last."""
+    may_end = threading.Event()
+
+    def closed(place: calls.Alone) -> None:
+        may_end.set()
+        raise EngineClosedError("it has just ended")
+
+    def hold(token_ids: Any, logits: Any) -> Any:
+        assert may_end.wait(HANG_S)
+        return logits
+
+    monkeypatch.setattr(calls.Alone, "check_open", closed)
+    monkeypatch.setattr(calls, "_END_S", HANG_S)
+    with LLM(tiny_path(), kv_cache_memory_bytes=1 << 22) as llm:
+        (output,) = llm.generate([[5, 6]], max_tokens=1, logits_processors=[hold])
+    assert len(output.outputs[0].token_ids) == 1

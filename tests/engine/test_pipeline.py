@@ -17,7 +17,6 @@ from bits import assert_same_bits
 from llmi import LLM, Capture, InvalidParamsError, SamplingParams, WorkerDiedError
 from llmi.ranks import workers
 from llmi.testing import tiny_model
-from rank_threads import RankThreads
 from test_rank_restart import KINDS, PROMPTS, Strikes, is_there
 from tiny_eagle import tiny_eagle
 from tiny_medusa import tiny_medusa
@@ -36,11 +35,6 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def alone(model: Path) -> Iterator[LLM]:
     with LLM(model, **ARGUMENTS, kv_cache_memory_bytes=1 << 23) as llm:
         yield llm
-
-
-@pytest.fixture
-def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "Ranks", RankThreads)
 
 
 def outputs(llm: LLM, kind: str) -> Any:

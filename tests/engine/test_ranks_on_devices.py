@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes.util
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +41,9 @@ def expected(model: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(autouse=True)
-def emulated_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Other ranks are threads, each with an emulated device of its own."""
-    monkeypatch.setattr(workers, "Ranks", RankThreads)
+def emulated_threads(in_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has an emulated device of its own."""
     monkeypatch.setenv("LLMI_EMULATE_CUDA", "1")
-    yield
 
 
 def outputs(llm: LLM, kind: str) -> Any:

@@ -11,10 +11,8 @@ import pytest
 
 import tiny_families
 from llmi import LLM, PromptLookup, SpeculativeConfig, TokenTree
-from llmi.ranks import workers
-from rank_threads import RankThreads
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("in_threads")]
 ARGUMENTS: dict[str, Any] = {"seed": 3, "num_threads": 1, "max_model_len": 160, "kv_cache_memory_bytes": 1 << 22}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "short convolutions": ("lfm2", {}),
@@ -30,11 +28,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "drafts": {"speculative_config": SpeculativeConfig(PromptLookup(), 3), "temperature": 0},
 }
 PROMPTS = [[5, 9, 2, 7, index, 5, 9, 2] for index in range(3)] + [list(range(40, 110))]
-
-
-@pytest.fixture(autouse=True)
-def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "Ranks", RankThreads)
 
 
 def outputs(llm: LLM, kinds: Sequence[str] = tuple(KINDS)) -> list[Any]:

@@ -32,7 +32,6 @@ from llmi import (
 from llmi.outputs.receipt import Receipt
 from llmi.ranks import workers
 from llmi.testing import tiny_model
-from rank_threads import RankThreads
 from tiny_eagle import tiny_eagle
 from tiny_medusa import tiny_medusa
 from waiting import wait_until
@@ -69,12 +68,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def alone(model: Path) -> Iterator[LLM]:
     with LLM(model, **ARGUMENTS, kv_cache_memory_bytes=1 << 24) as llm:
         yield llm
-
-
-@pytest.fixture
-def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other ranks are threads, which need no start of Python."""
-    monkeypatch.setattr(workers, "Ranks", RankThreads)
 
 
 def outputs(llm: LLM, kind: str) -> Any:

@@ -40,7 +40,8 @@ _TYPES = ("Q3_K", "IQ4_NL", "Q4_K", "Q4_1", "Q5_0", "Q5_K", "Q6_K", "Q8_0")
 _WINDOW, _WINDOWS = 256, 10  # of the model's own text: the first of its chats and of its raw text measure, the others judge
 _SEED = 1  # calibrations have 0
 _EVERY_ROW = 4  # tells how errors of types compare
-_PER_TENSOR, _RECEIPT = 128, 4096  # bytes of a file beside its tensors: a rule of the receipt and alignment, and the rest of it
+_PER_TENSOR = 128  # bytes of a file for each tensor: its rule in the receipt, alignment
+_RECEIPT = 4096  # bytes of the rest of the receipt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,7 +227,8 @@ def _gain(smaller: Option, larger: Option) -> float:
 
 
 def assign(options: Mapping[str, Sequence[Option]], room: int) -> dict[str, str]:
-    """Name: type, of all matrices in so many bytes. From the smallest on, the step that wins most by byte is taken while it fits.
+    """The type of each matrix, by name, so that all fit into `room` bytes. All begin with the smallest type; the step to a larger one that
+    lowers the cost most per byte is taken as long as it fits.
 
     Raises InvalidParamsError: the smallest do not fit.
     """

@@ -1,19 +1,38 @@
-"""Tensors of a file with fewer rows or columns: what stays keeps its bytes where blocks allow it."""
+"""What goes of a file: numbers of layers or heads, and rows or columns of tensors, whose other bytes stay where blocks allow it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from llmi.base.kinds import Listed, Whole, parse
 from llmi.compress.gguf_file import SIZES, NewTensor, StoredTensor
 from llmi.compress.made_files import Source
 from llmi.compress.rewriting import float_tensor
+from llmi.errors import InvalidParamsError
 
 if TYPE_CHECKING:
     import numpy as np
 else:
     from llmi.base.lazy_numpy import np
+
+
+_NUMBER, _COUNT = Whole(0, 1 << 16), Whole(1, 1 << 16)
+
+
+def numbers_or_count(settings: Mapping[str, Any], things: str) -> tuple[list[int] | None, int | None]:
+    """Of "layers" or "heads": those that go, in order, or how many; the other one is None. Raises InvalidParamsError."""
+    numbers, count = settings[things], settings["count"]
+    if (numbers is None) == (count is None):
+        raise InvalidParamsError(f"give {things} or count, one of the two", things)
+    if numbers is None:
+        return None, parse(_COUNT, "count", count)
+    named = parse(Listed(_NUMBER, f"a list of {things}, counted from 0", 1 << 16, min_len=1), things, numbers)
+    twice = next((number for number in named if named.count(number) > 1), None)
+    if twice is not None:
+        raise InvalidParamsError(f"{things} names {things[:-1]} {twice} twice", things)
+    return sorted(named), None
 
 
 def places_of(groups: Sequence[int], size: int) -> list[int]:

@@ -95,10 +95,9 @@ class DropColumns:
                 new.update({name: with_rows(source, name, kept) for name in {linear.weight.name, linear.bias.name} - {""}})
             new[mlp.down.weight.name] = with_columns(source, mlp.down.weight.name, kept)
             mlp.size = len(kept)
-        tensors = [new.get(tensor.name) or source.copied(tensor.name) for tensor in source.gguf.tensors]
         entry = f"{source.gguf.text_of('general.architecture')}.feed_forward_length"
         remarks = {"columns": f"{self.count} of {size} of each MLP left out"}
-        return Edit(tensors, {entry: number_entry(size - self.count)}, source.spec, remarks)
+        return Edit(source.with_new(new), {entry: number_entry(size - self.count)}, source.spec, remarks)
 
     def _kept(self, source: Source, sums: Calibration, name: str) -> list[int]:
         """Those of the largest output, in their order; of equal ones the first."""

@@ -8,16 +8,14 @@ import os
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from llmi.base.kinds import Listed, Whole, parse
 from llmi.compress.calibration import Calibration, calibrate
-from llmi.compress.cuts import places_of, with_columns, with_rows
+from llmi.compress.cuts import numbers_or_count, places_of, with_columns, with_rows
 from llmi.compress.gguf_file import number_entry
 from llmi.compress.least_squares import products
 from llmi.compress.made_files import Report, Source
 from llmi.compress.rewriting import Edit, rewrite
 from llmi.errors import InvalidParamsError
 
-_HEAD, _COUNT = Whole(0, 1 << 16), Whole(1, 1 << 16)
 _TOKENS = 4096  # of the model's own text, by which heads are chosen
 
 
@@ -71,16 +69,7 @@ class DropHeads:
     @classmethod
     def of(cls, settings: dict[str, Any]) -> DropHeads:
         """From a caller or a receipt. Raises InvalidParamsError."""
-        heads, count = settings["heads"], settings["count"]
-        if (heads is None) == (count is None):
-            raise InvalidParamsError("give heads or count, one of the two", "heads")
-        if heads is None:
-            return cls(None, parse(_COUNT, "count", count))
-        named = parse(Listed(_HEAD, "a list of heads, counted from 0", 1 << 16, min_len=1), "heads", heads)
-        twice = next((head for head in named if named.count(head) > 1), None)
-        if twice is not None:
-            raise InvalidParamsError(f"heads names head {twice} twice", "heads")
-        return cls(sorted(named), None)
+        return cls(*numbers_or_count(settings, "heads"))
 
     def settings(self) -> dict[str, object]:
         """For the receipt."""
@@ -101,19 +90,14 @@ class DropHeads:
                 f"heads: there is no head {gone[-1]}: the model has {total} of keys and values, counted from 0", "heads"
             )
         kept = [head for head in range(total) if head not in gone]
-        tensors = []
-        for tensor in source.gguf.tensors:
-            if tensor.name in of_rows:
-                tensors.append(with_rows(source, tensor.name, places_of(kept, of_rows[tensor.name] * size)))
-            elif tensor.name in of_columns:
-                tensors.append(with_columns(source, tensor.name, places_of(kept, queries * size)))
-            else:
-                tensors.append(source.copied(tensor.name))
+        new = {name: with_rows(source, name, places_of(kept, heads * size)) for name, heads in of_rows.items()}
+        new |= {name: with_columns(source, name, places_of(kept, queries * size)) for name in of_columns}
         spec.num_heads, spec.num_kv_heads = queries * len(kept), len(kept)
         of_attention = f"{source.gguf.text_of('general.architecture')}.attention."
         numbers = {"head_count": spec.num_heads, "head_count_kv": len(kept), "key_length": size, "value_length": size}
         entries = {of_attention + name: number_entry(value) for name, value in numbers.items()}
-        return Edit(tensors, entries, spec, {"heads": f"{', '.join(map(str, gone))} of {total} left out, with {queries} of queries each"})
+        remarks = {"heads": f"{', '.join(map(str, gone))} of {total} left out, with {queries} of queries each"}
+        return Edit(source.with_new(new), entries, spec, remarks)
 
     def _chosen(self, source: Source, outputs: list[str]) -> list[int]:
         """Those of the least output; of equal ones the last."""

@@ -96,21 +96,16 @@ class PoolHeads:
             )
         pooled = _pooled_tensors(source)
         fitted = {} if calibration is None else _fitted(source, calibration, heads // self.num_kv_heads)
-        tensors = []
-        for tensor in source.gguf.tensors:
-            if tensor.name in fitted:
-                values = fitted[tensor.name]
-                tensors.append(float_tensor(tensor.name, values.shape[::-1], tensor.type, partial(np.asarray, values)))
-            elif tensor.name in pooled:
-                shape = (*tensor.shape[:-1], tensor.shape[-1] // heads * self.num_kv_heads)
-                tensors.append(
-                    float_tensor(tensor.name, shape, tensor.type, partial(_pooled, source, tensor.name, heads, self.num_kv_heads))
-                )
-            else:
-                tensors.append(source.copied(tensor.name))
+        new = {}
+        for name in pooled:
+            shape = source.tensors[name].shape
+            shape = (*shape[:-1], shape[-1] // heads * self.num_kv_heads)
+            new[name] = float_tensor(name, shape, source.tensors[name].type, partial(_pooled, source, name, heads, self.num_kv_heads))
+        for name, values in fitted.items():
+            new[name] = float_tensor(name, values.shape[::-1], source.tensors[name].type, partial(np.asarray, values))
         architecture = source.gguf.text_of("general.architecture")
         spec.num_kv_heads = self.num_kv_heads
-        return Edit(tensors, {f"{architecture}.attention.head_count_kv": number_entry(self.num_kv_heads)}, spec)
+        return Edit(source.with_new(new), {f"{architecture}.attention.head_count_kv": number_entry(self.num_kv_heads)}, spec)
 
 
 def _pooled(source: Source, name: str, heads: int, to: int) -> F32:

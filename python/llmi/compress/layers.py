@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from llmi.base.kinds import Flag, Listed, Whole, parse
+from llmi.base.kinds import Flag, parse
 from llmi.compress.calibration import Calibration
+from llmi.compress.cuts import numbers_or_count
 from llmi.compress.least_squares import over_columns
 from llmi.compress.made_files import Report, Source
 from llmi.compress.own_text import own_text
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 else:
     from llmi.base.lazy_numpy import np
 
-_LAYER = Whole(0, 1 << 16)
-_COUNT = Whole(1, 1 << 16)
 _TOKENS = 4096  # of the model's own text, by which layers are chosen
 _WINDOW = 512
 
@@ -98,17 +97,7 @@ class DropLayers:
     @classmethod
     def of(cls, settings: dict[str, Any]) -> DropLayers:
         """From a caller or a receipt. Raises InvalidParamsError."""
-        layers, count = settings["layers"], settings["count"]
-        repair = parse(Flag(), "repair", settings.get("repair", False))
-        if (layers is None) == (count is None):
-            raise InvalidParamsError("give layers or count, one of the two", "layers")
-        if layers is None:
-            return cls(None, parse(_COUNT, "count", count), repair)
-        named = parse(Listed(_LAYER, "a list of layers, counted from 0", 1 << 16, min_len=1), "layers", layers)
-        twice = next((layer for layer in named if named.count(layer) > 1), None)
-        if twice is not None:
-            raise InvalidParamsError(f"layers names layer {twice} twice", "layers")
-        return cls(sorted(named), None, repair)
+        return cls(*numbers_or_count(settings, "layers"), parse(Flag(), "repair", settings.get("repair", False)))
 
     def settings(self) -> dict[str, object]:
         """For the receipt."""

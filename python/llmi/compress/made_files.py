@@ -124,6 +124,10 @@ class Source:
         tensor = self.tensors[name]
         return NewTensor(new_name or name, tensor.shape, tensor.type, partial(self.bytes_of, tensor))
 
+    def with_new(self, new: Mapping[str, NewTensor]) -> list[NewTensor]:
+        """All tensors in the file's order: those of `new`, and the bytes of all others."""
+        return [new.get(name) or self.copied(name) for name in self.tensors]
+
     def bytes_of(self, tensor: StoredTensor) -> bytes:
         """As they are stored. Raises ModelFileError if the file ends before."""
         return self.gguf.bytes_of(tensor)

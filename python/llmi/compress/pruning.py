@@ -128,13 +128,11 @@ class Prune:
                 factors = Factors(calibration)
             for name in sorted(names):
                 self._check(source, calibration, name, remarks)
-        tensors = [
-            float_tensor(each.name, each.shape, each.type, partial(self._pruned, source, calibration, factors, each.name))
-            if each.name in names
-            else source.copied(each.name)
-            for each in source.tensors.values()
-        ]
-        return Edit(tensors, {}, source.spec, remarks)
+        new = {}
+        for name in names:
+            tensor = source.tensors[name]
+            new[name] = float_tensor(name, tensor.shape, tensor.type, partial(self._pruned, source, calibration, factors, name))
+        return Edit(source.with_new(new), {}, source.spec, remarks)
 
     def _check(self, source: Source, calibration: Calibration, name: str, remarks: dict[str, str]) -> None:
         """Raises InvalidParamsError: the calibration has not what the method needs."""

@@ -84,12 +84,11 @@ class Rotate:
         """Every tensor that touches the stream becomes float."""
         del calibration
         values = rotated_values(source, self.seed)
-        tensors = []
-        for tensor in source.gguf.tensors:
-            if tensor.name in values:
-                tensors.append(float_tensor(tensor.name, tensor.shape, tensor.type if tensor.type == 0 else 1, values[tensor.name]))
-            else:
-                tensors.append(source.copied(tensor.name))
+        new = {}
+        for name, tensor in source.tensors.items():
+            if name in values:
+                new[name] = float_tensor(name, tensor.shape, tensor.type if tensor.type == 0 else 1, values[name])
+        tensors = source.with_new(new)
         spec = source.spec
         if _HEAD in values and _HEAD not in source.tensors:
             embedding = source.tensors[spec.embedding.weight.name]

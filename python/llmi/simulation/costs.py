@@ -43,7 +43,7 @@ class Costs:
     note : str
         Of what and where it was measured.
     draft_tokens : int
-        Each decode verifies a draft of so many tokens.
+        Tokens of the draft that each decode verifies.
     draft_acceptance : float
         The share of drafted tokens that are accepted, of those before which all were.
     draft_s, logits_s : float
