@@ -90,6 +90,19 @@ def test_bf16_stays(folder: Path, tmp_path: Path) -> None:
         assert np.array_equal(pruned, np.where(stays, values, 0))
 
 
+def test_tensors_that_the_graph_does_not_read_stay(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "source")
+    more = {"bert.position_ids": np.arange(5).reshape(1, 5), "model.rotary_emb.mask": np.array([True, False, True])}
+    save_safetensors(tmp_path / "source" / "model.safetensors", weights_of(folder) | more)
+    prune(tmp_path / "source", tmp_path / "out", pattern="2:4")
+    old, new = FolderSource(tmp_path / "source"), FolderSource(tmp_path / "out")
+    for name, values in more.items():
+        assert new.bytes_of(new.tensors[name]) == values.tobytes() and new.type_name(new.tensors[name]) == old.type_name(old.tensors[name])
+    save_safetensors(tmp_path / "source" / "model.safetensors", weights_of(folder) | {"model.norm.weight": np.arange(64)})
+    with pytest.raises(ModelFileError, match=r"model\.norm\.weight is of type I64"):
+        prune(tmp_path / "source", tmp_path / "other", pattern="2:4")
+
+
 def test_norms_of_a_calibration(folder: Path, tmp_path: Path) -> None:
     name = "model.layers.2.mlp.down_proj.weight"
     sums = calibrate(folder, texts=[RNG.integers(1, 256, 64).tolist()], kv_cache_memory_bytes=1 << 24)

@@ -30,12 +30,18 @@ _BY_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers", "layer_rope_the
 _WEIGHTS = (
     ".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf",
 )  # fmt: skip
-_NAMES = {number: name for name, number in FLOATS.items()}
+#: Types of safetensors that llmi opens, by the numbers of gguf_file.SIZES.
+TYPES = FLOATS | {"I8": -1, "U8": -2, "BOOL": -3, "I32": -4, "I64": -5, "F8_E4M3": -6, "F8_E8M0": -7}
+_NAMES = {number: name for name, number in TYPES.items()}
 
 
 def source_of(path: Path, made: str) -> Source:
     """The model at `path`, for a method of this name. Raises ModelFileError: the method does not know its form."""
-    return FolderSource(path) if made in OF_FOLDERS and find(path).config is not None else Source(path)
+    if made not in OF_FOLDERS or find(path).config is None:
+        return Source(path)
+    source = FolderSource(path)
+    source.check_is_float()
+    return source
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,10 +52,10 @@ class ShardTensor(StoredTensor):
 
 
 class FolderSource(Source):
-    """A folder with config.json and float weights."""
+    """A folder with config.json and safetensors."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ModelFileError: it holds tensors that are no floats."""
+        """Raises ModelFileError: no model is there, or no sound one."""
         self.path = Path(os.path.abspath(path))  # noqa: PTH100 - a link stays the name that it has
         self.opened = open_model(self.path)
         weights = [Path(file.path) for file in self.opened.files if file.name.endswith(".safetensors")]
@@ -66,14 +72,19 @@ class FolderSource(Source):
         self._format |= header.pop("__metadata__", {})
         tensors = []
         for name, told in header.items():
-            if told["dtype"] not in FLOATS:
-                raise ModelFileError(
-                    f"{self.path}: {name} is of type {told['dtype']}: folders with {', '.join(FLOATS)} are pruned, no quantised ones",
-                    str(self.path),
-                )
             shape = tuple(reversed(told["shape"]))
-            tensors.append(ShardTensor(name, shape, FLOATS[told["dtype"]], 8 + length + told["data_offsets"][0], path))
+            tensors.append(ShardTensor(name, shape, TYPES[told["dtype"]], 8 + length + told["data_offsets"][0], path))
         return sorted(tensors, key=lambda tensor: tensor.offset)
+
+    def check_is_float(self) -> None:
+        """Raises ModelFileError: config.json says that the weights are quantised, or the graph reads a tensor that is no float."""
+        used = self.spec.tensor_names()
+        read = next((tensor for tensor in self.tensors.values() if tensor.type < 0 and tensor.name in used), None)
+        if self.spec.quantization or read:
+            why = f"{CONFIG} says so" if read is None else f"{read.name} is of type {_NAMES[read.type]}"
+            raise ModelFileError(
+                f"{self.path} is quantised ({why}): folders of {', '.join(FLOATS)} are read, no quantised ones", str(self.path)
+            )
 
     @property
     def receipt(self) -> str | None:

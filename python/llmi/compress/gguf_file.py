@@ -15,11 +15,12 @@ from pathlib import Path
 from llmi.base.whole_file import whole_file
 from llmi.errors import ModelFileError
 
-#: Number of a type: (values of a block, bytes of a block); of all that a file may hold and llmi copies.
+#: Number of a type: (values of a block, bytes of a block); of all that a file may hold and llmi copies. Below 0: of safetensors alone.
 SIZES = {
     0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 10: (256, 84), 11: (256, 110), 12: (256, 144),
     13: (256, 176), 14: (256, 210), 16: (256, 66), 17: (256, 74), 18: (256, 98), 19: (256, 50), 20: (32, 18), 21: (256, 110), 22: (256, 82),
     23: (256, 136), 29: (256, 56), 30: (1, 2), 34: (256, 54), 35: (256, 66), 39: (32, 17), 40: (64, 36),
+    -1: (1, 1), -2: (1, 1), -3: (1, 1), -4: (1, 4), -5: (1, 8), -6: (1, 1), -7: (1, 1),
 }  # fmt: skip
 _SCALARS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _TEXT, _ARRAY, _U32 = 8, 9, 4
