@@ -15,12 +15,13 @@ import pytest
 from gguf_model import encode as encode_file
 from gguf_model import metadata_of, tensors_of
 from llmi import LLM, InvalidParamsError, ModelFileError, _core
+from llmi.base.gguf_entries import text_entry
 from llmi.cli import quantize as quantize_command
 from llmi.cli.commands import main
 from llmi.compress import absmax_quantize, evaluate, kl_threshold, quantize, threshold_plot
 from llmi.compress.blocks import BLOCK_TYPES, encode_absmax
 from llmi.compress.chosen_types import TYPES
-from llmi.compress.gguf_file import GgufSource, NewTensor, text_entry, write_gguf
+from llmi.compress.gguf_file import GgufSource, NewTensor, write_gguf
 from llmi.compress.grids import GRIDS, encode_searched
 from llmi.compress.made_files import RECEIPT
 from llmi.compress.replaying import replay_file

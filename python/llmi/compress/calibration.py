@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmi import _core
+from llmi.base.gguf_entries import number_entry, text_entry, texts_entry
 from llmi.base.kinds import Flag, Whole, parse
 from llmi.base.progress import progress
 from llmi.base.travel import StaysHere
-from llmi.compress.gguf_file import GgufSource, NewTensor, StoredTensor, number_entry, text_entry, texts_entry, write_gguf
+from llmi.compress.gguf_file import GgufSource, NewTensor, StoredTensor, write_gguf
 from llmi.compress.own_text import own_text
 from llmi.compress.texts import given_texts, judged_text
 from llmi.errors import InvalidParamsError, ModelFileError, call_core

@@ -6,10 +6,10 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from llmi.base.gguf_entries import number_entry
 from llmi.base.kinds import Whole, parse
 from llmi.compress.calibration import Calibration, calibrate
 from llmi.compress.cuts import with_columns, with_rows
-from llmi.compress.gguf_file import number_entry
 from llmi.compress.least_squares import over_columns
 from llmi.compress.made_files import Report, Source
 from llmi.compress.rewriting import Edit, rewrite

@@ -8,9 +8,9 @@ import os
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
+from llmi.base.gguf_entries import number_entry
 from llmi.compress.calibration import Calibration, calibrate
 from llmi.compress.cuts import numbers_or_count, places_of, with_columns, with_rows
-from llmi.compress.gguf_file import number_entry
 from llmi.compress.least_squares import products
 from llmi.compress.made_files import Report, Source
 from llmi.compress.rewriting import Edit, rewrite

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from llmi.base.gguf_entries import ARRAY, TEXT, named
 from llmi.base.whole_file import whole_file
 from llmi.errors import ModelFileError
 
@@ -23,7 +24,6 @@ SIZES = {
     -1: (1, 1), -2: (1, 1), -3: (1, 1), -4: (1, 4), -5: (1, 8), -6: (1, 1), -7: (1, 1),
 }  # fmt: skip
 _SCALARS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-_TEXT, _ARRAY, _U32 = 8, 9, 4
 _ALIGNMENT = "general.alignment"
 
 
@@ -109,11 +109,11 @@ class GgufSource:
         return self._data[self._place - length : self._place].decode()
 
     def _skip(self, kind: int) -> None:
-        if kind == _TEXT:
+        if kind == TEXT:
             self._text()
-        elif kind == _ARRAY:
+        elif kind == ARRAY:
             inner, count = self._number("<I", 4), self._number("<Q", 8)
-            if inner == _TEXT:
+            if inner == TEXT:
                 for _ in range(count):
                     self._text()
             else:
@@ -135,34 +135,18 @@ class GgufSource:
     def text_of(self, name: str) -> str | None:
         """A text among the entries, or None."""
         entry = self.entries.get(name)
-        return entry[12:].decode() if entry is not None and entry[:4] == struct.pack("<I", _TEXT) else None
-
-
-def text_entry(text: str) -> bytes:
-    """Type and value of a text."""
-    data = text.encode()
-    return struct.pack("<IQ", _TEXT, len(data)) + data
-
-
-def texts_entry(texts: Sequence[str]) -> bytes:
-    """Type and value of a list of texts."""
-    return struct.pack("<IIQ", _ARRAY, _TEXT, len(texts)) + b"".join(_named(text) for text in texts)
-
-
-def number_entry(value: int) -> bytes:
-    """Type and value of a 32-bit number."""
-    return struct.pack("<II", _U32, value)
+        return entry[12:].decode() if entry is not None and entry[:4] == struct.pack("<I", TEXT) else None
 
 
 def sliced_entry(entry: bytes, count: int, kept: Sequence[int]) -> bytes | None:
     """Of an array of so many numbers those at these places; None of any other entry."""
-    if struct.unpack_from("<I", entry)[0] != _ARRAY:
+    if struct.unpack_from("<I", entry)[0] != ARRAY:
         return None
     inner, length = struct.unpack_from("<IQ", entry, 4)
     if length != count or inner not in _SCALARS:
         return None
     size = _SCALARS[inner]
-    return struct.pack("<IIQ", _ARRAY, inner, len(kept)) + b"".join(entry[16 + place * size : 16 + (place + 1) * size] for place in kept)
+    return struct.pack("<IIQ", ARRAY, inner, len(kept)) + b"".join(entry[16 + place * size : 16 + (place + 1) * size] for place in kept)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,10 +200,10 @@ def _header(entries: Mapping[str, bytes], tensors: Sequence[NewTensor]) -> tuple
     """(all bytes before the tensors, alignment, bytes of the tensors)."""
     alignment = struct.unpack("<I", entries[_ALIGNMENT][4:])[0] if _ALIGNMENT in entries else 32
     header = [struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(entries))]
-    header += [_named(name) + entry for name, entry in entries.items()]
+    header += [named(name) + entry for name, entry in entries.items()]
     offset = 0
     for tensor in tensors:
-        header.append(_named(tensor.name) + struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape))
+        header.append(named(tensor.name) + struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape))
         header.append(struct.pack("<IQ", tensor.type, offset))
         size = num_bytes(tensor.shape, tensor.type)
         offset += size + -size % alignment
@@ -234,8 +218,3 @@ def checked_bytes(tensors: Iterable[NewTensor]) -> Iterable[bytes]:
         if len(data) != num_bytes(tensor.shape, tensor.type):
             raise AssertionError(f"{tensor.name}: {len(data)} bytes, not {num_bytes(tensor.shape, tensor.type)}")
         yield data
-
-
-def _named(name: str) -> bytes:
-    data = name.encode()
-    return struct.pack("<Q", len(data)) + data

@@ -7,9 +7,9 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from llmi.base.gguf_entries import number_entry
 from llmi.base.kinds import Whole, parse
 from llmi.compress.calibration import Calibration
-from llmi.compress.gguf_file import number_entry
 from llmi.compress.heads import pool_kv_heads
 from llmi.compress.least_squares import times
 from llmi.compress.made_files import Report, Source

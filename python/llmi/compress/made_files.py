@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmi import _core
+from llmi.base.gguf_entries import number_entry, text_entry
 from llmi.base.travel import Record
 from llmi.compress.calibration import Calibration, calibrate
-from llmi.compress.gguf_file import GgufSource, NewTensor, StoredTensor, number_entry, sliced_entry, text_entry, write_gguf, write_header
+from llmi.compress.gguf_file import GgufSource, NewTensor, StoredTensor, sliced_entry, write_gguf, write_header
 from llmi.errors import InvalidParamsError, ModelFileError, UnsupportedModelError
 from llmi.families import ModelSpec, spec_of
 from llmi.models.files import OpenModel, open_model

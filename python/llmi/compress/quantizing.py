@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
+from llmi.base.gguf_entries import number_entry, text_entry
 from llmi.base.progress import progress
 from llmi.compress.budget import write_within
 from llmi.compress.calibration import Calibration
 from llmi.compress.chosen_types import Settings
 from llmi.compress.column_scales import ScaledSource
-from llmi.compress.gguf_file import NewTensor, StoredTensor, made_ahead, number_entry, text_entry, write_gguf
+from llmi.compress.gguf_file import NewTensor, StoredTensor, made_ahead, write_gguf
 from llmi.compress.grids import GRIDS
 from llmi.compress.made_files import FLOATS, RECEIPT, VERSION, Report, Source, float_bytes, free_path, origin_of
 from llmi.compress.mixtures import MIXTURES

@@ -1,0 +1,44 @@
+"""Values of a GGUF file's metadata as the bytes of their type and value."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+_U32, _I32, _F32, _FLAG, TEXT, ARRAY = 4, 5, 6, 7, 8, 9
+
+
+def text_entry(text: str) -> bytes:
+    """Type and value of a text."""
+    return struct.pack("<I", TEXT) + named(text)
+
+
+def texts_entry(texts: Sequence[str]) -> bytes:
+    """Type and value of a list of texts."""
+    return struct.pack("<IIQ", ARRAY, TEXT, len(texts)) + b"".join(named(text) for text in texts)
+
+
+def number_entry(value: int) -> bytes:
+    """Type and value of a 32-bit number."""
+    return struct.pack("<II", _U32, value)
+
+
+def flag_entry(value: bool) -> bytes:
+    """Type and value of true or false."""
+    return struct.pack("<I?", _FLAG, value)
+
+
+def numbers_entry(values: Sequence[int]) -> bytes:
+    """Type and value of a list of signed 32-bit numbers."""
+    return struct.pack(f"<IIQ{len(values)}i", ARRAY, _I32, len(values), *values)
+
+
+def floats_entry(values: Sequence[float]) -> bytes:
+    """Type and value of a list of 32-bit floats."""
+    return struct.pack(f"<IIQ{len(values)}f", ARRAY, _F32, len(values), *values)
+
+
+def named(text: str) -> bytes:
+    """A text as a file holds it: its length, then its bytes."""
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
