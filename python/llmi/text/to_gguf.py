@@ -1,0 +1,192 @@
+"""The tokenizer of a Hugging Face folder as the entries of a GGUF file: what llmi.text.gguf_tokenizer reads, written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from struct import pack
+
+from llmi.base.gguf_entries import flag_entry, floats_entry, named, number_entry, numbers_entry, text_entry, texts_entry
+from llmi.chat.templates import DEFAULT, GGUF_KEY
+from llmi.errors import LlmiError, TokenizerError
+from llmi.models.files import open_gguf
+from llmi.text import gguf_tokenizer, same_tokenizer, tokenizer_directory
+from llmi.text.end_markers import END_MARKERS
+from llmi.text.gguf_metadata import BYTE, CONTROL, GGML, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
+from llmi.text.gguf_pre_tokenizers import RULES
+from llmi.text.loaded_tokenizer import LoadedTokenizer
+from llmi.text.token_bytes import BYTE_TOKENS
+from llmi.text.tokenizer_steps import MARK, PREPEND, Data, ignores_merges, steps_of
+
+#: Names of single tokens in tokenizer_config.json, and GGUF's.
+_NAMES = {"pad_token": "padding", "sep_token": "seperator", "mask_token": "mask", "cls_token": "cls"}
+
+
+def gguf_entries(folder: Path, *, num_rows: int | None = None) -> dict[str, bytes]:
+    """The tokenizer of a folder as GGUF's metadata, with its chat templates.
+
+    What is made is read again, as llmi reads a GGUF file, and must be the folder's tokenizer: ids, special tokens, what stands around a
+    text, templates, and the ids of some texts. Two differences are no fault and are named in a UserWarning: tokens that look like
+    <|this|> are control tokens in every GGUF file, and control tokens that end a turn in most models end a text.
+
+    Parameters
+    ----------
+    folder : Path
+        As Tokenizer takes it.
+    num_rows : int, optional
+        Rows of the model's embedding: ids from the tokenizer's end up to it are padded, with unused tokens. None: as many as it has ids.
+
+    Returns
+    -------
+    dict of str to bytes
+        Name of the entry: type and value, as a file holds them.
+
+    Raises
+    ------
+    TokenizerError
+        The folder's tokenizer cannot be read; or GGUF cannot say what it does, and the message names what.
+
+    Examples
+    --------
+    >>> entries = gguf_entries(llmi.testing.tiny_model(vocab_size=257))
+    >>> entries["tokenizer.ggml.model"][12:]
+    b'gpt2'
+    """
+    loaded = tokenizer_directory.load(folder, {})
+    library = loaded.build()
+    source = _Source(folder, loaded, library.token_to_id, json.loads(library.to_str()))
+    size = len(loaded.listed.texts)
+    if num_rows is not None and num_rows < size:
+        raise source.fail("vocab_size", f"the tokenizer has {size:,} ids, and the model's embedding {num_rows:,} rows")
+    if source.kind not in _KINDS:
+        raise source.fail("model", f"{source.data['model']['type']} vocabularies are not written yet")
+    same_tokenizer.check_flags(source.data, loaded.template_tokens.get("mask_token"), source.fail)
+    entries = _KINDS[source.kind](source) | _tokens(source, num_rows or size) | _ids(source) | _templates(loaded.chat_templates)
+    read = _read(entries, source)
+    for field, problem in same_tokenizer.differences(source.loaded, read):
+        raise source.fail(field, problem)
+    notes = same_tokenizer.accepted(loaded, read)
+    if notes:
+        warnings.warn(f"{folder}: {'; '.join(notes)}", UserWarning, stacklevel=2)
+    return entries
+
+
+@dataclasses.dataclass
+class _Source:
+    folder: Path
+    loaded: LoadedTokenizer
+    id_of: Callable[[str], int | None]
+    data: Data  # its tokenizer.json, as the library writes it
+
+    @property
+    def kind(self) -> str:
+        """GGUF's name of the vocabulary's kind."""
+        return {"Unigram": "t5", "WordPiece": "bert"}.get(self.data["model"]["type"], "gpt2" if self.loaded.listed.byte_level else "llama")
+
+    def fail(self, field: str, problem: str) -> TokenizerError:
+        return TokenizerError(f"{self.folder}: {field}: {problem}: GGUF cannot say it", self.folder, field)
+
+    @property
+    def unknown_id(self) -> int | None:
+        model = self.data["model"]
+        unknown = model.get("unk_token") or self.loaded.template_tokens.get("unk_token")
+        return model["unk_id"] if model.get("unk_id") is not None else self.id_of(unknown) if unknown else None
+
+
+def _byte_pairs(source: _Source) -> dict[str, bytes]:
+    data = source.data
+    steps, model = steps_of(data), data["model"]
+    for name, rule in sorted(RULES.items(), key=lambda item: item[1].ignore_merges != model["ignore_merges"]):
+        cut = {"normalizer": {"type": "NFC"} if rule.compose else None, "pre_tokenizer": json.loads(rule.pre_tokenizer().__getstate__())}
+        if name == "default" or not rule.byte_level or steps_of(data | cut) != steps:
+            continue
+        if rule.ignore_merges == model["ignore_merges"] or not ignores_merges(data | {"model": model | {"ignore_merges": True}}):
+            merges = [" ".join(pair) for pair in model["merges"]]
+            return {GGML + "pre": text_entry(name), GGML + "merges": texts_entry(merges)}
+    shown = f"{json.dumps(steps, ensure_ascii=False):.2000}, with ignore_merges {model['ignore_merges']}"
+    raise source.fail("pre_tokenizer", f"no name of tokenizer.ggml.pre cuts words as {shown}")
+
+
+def _sentencepiece(source: _Source) -> dict[str, bytes]:
+    """Scores are the merges' places: the first whole scores highest."""
+    steps = steps_of(source.data)
+    if steps not in ([MARK], [PREPEND, MARK]):
+        raise source.fail("normalizer", f"{json.dumps(steps, ensure_ascii=False):.2000} marks spaces in another way")
+    places: dict[str, int] = {}
+    for left, right in source.data["model"]["merges"]:
+        places.setdefault(left + right, len(places))
+    scores = [-float(places.get(text, len(places))) for text in source.loaded.listed.texts]
+    return {GGML + "scores": floats_entry(scores), GGML + "add_space_prefix": flag_entry(steps != [MARK])}
+
+
+def _tokens(source: _Source, num_rows: int) -> dict[str, bytes]:
+    listed = source.loaded.listed
+    has_bytes = not listed.byte_level and source.data["model"].get("byte_fallback")
+    unknown = source.unknown_id
+    types = []
+    for token_id, text in enumerate(listed.texts):
+        if not text:
+            kind = UNUSED
+        elif token_id in listed.special:
+            kind = CONTROL
+        elif token_id in listed.whole:
+            kind = USER_DEFINED
+        elif token_id == unknown:
+            kind = UNKNOWN
+        else:
+            kind = BYTE if has_bytes and text in BYTE_TOKENS else NORMAL
+        types.append(kind)
+    padding = num_rows - len(types)
+    texts = [text or f"[PAD{token_id}]" for token_id, text in enumerate(listed.texts + [""] * padding)]
+    return {
+        GGML + "model": text_entry(source.kind),
+        GGML + "tokens": texts_entry(texts),
+        GGML + "token_type": numbers_entry(types + [UNUSED] * padding),
+    }
+
+
+def _ids(source: _Source) -> dict[str, bytes]:
+    loaded = source.loaded
+    ids = {name: source.id_of(loaded.template_tokens[key]) for key, name in _NAMES.items() if key in loaded.template_tokens}
+    ids |= {"bos": loaded.bos_token_id, "eos": loaded.main_eos_token_id, "unknown": source.unknown_id}
+    # llama.cpp finds those of these texts by itself.
+    unmarked = [i for i in loaded.eos_token_ids if i != loaded.main_eos_token_id and loaded.listed.texts[i] not in END_MARKERS]
+    ids["eot"] = unmarked[0] if unmarked else None
+    entries = {}
+    add_eos = bool(loaded.suffix)
+    if source.kind == "bert":
+        ids["seperator"] = loaded.suffix[-1] if loaded.suffix else ids.get("seperator")
+        entries[GGML + "add_sep_token"] = flag_entry(bool(loaded.suffix))
+        add_eos = False
+    entries |= {GGML + "add_bos_token": flag_entry(bool(loaded.prefix)), GGML + "add_eos_token": flag_entry(add_eos)}
+    entries |= {f"{GGML}{name}_token_id": number_entry(token_id) for name, token_id in ids.items() if token_id is not None}
+    if len(loaded.eos_token_ids) > 1:
+        entries[GGML + "eos_token_ids"] = numbers_entry(loaded.eos_token_ids)
+    return entries
+
+
+def _templates(templates: dict[str, str]) -> dict[str, bytes]:
+    entries = {GGUF_KEY if name == DEFAULT else f"{GGUF_KEY}.{name}": text_entry(text) for name, text in templates.items() if text}
+    names = [name for name, text in templates.items() if text and name != DEFAULT]
+    return entries | ({"tokenizer.chat_templates": texts_entry(names)} if names else {})
+
+
+def _read(entries: dict[str, bytes], source: _Source) -> LoadedTokenizer:
+    """What llmi makes of them."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        file = Path(folder) / "vocabulary.gguf"
+        file.write_bytes(pack("<4sIQQ", b"GGUF", 3, 0, len(entries)) + b"".join(named(name) + entry for name, entry in entries.items()))
+        try:
+            loaded = gguf_tokenizer.load(file, open_gguf(file))
+            library = loaded.build()
+        except LlmiError as error:
+            raise source.fail("tokenizer", str(error).removeprefix(f"{file}: ")) from None
+    return dataclasses.replace(loaded, build=lambda: library)
+
+
+_KINDS: dict[str, Callable[[_Source], dict[str, bytes]]] = {"gpt2": _byte_pairs, "llama": _sentencepiece}
