@@ -10,7 +10,7 @@ from llmi.errors import InvalidParamsError
 
 def add_prune_options(parser: argparse.ArgumentParser) -> None:
     """The flags of `llmi prune`."""
-    parser.add_argument("model", help="a .gguf file of one part, or a name; for weights and layers a folder, too")
+    parser.add_argument("model", help="a .gguf file of one part, a folder of float safetensors, or a name")
     parser.add_argument("out", help="a new .gguf file, or of a folder a new folder")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--sparsity", type=float, metavar="SHARE", default=None, help="this share of each matrix becomes 0")
@@ -29,8 +29,8 @@ def add_prune_options(parser: argparse.ArgumentParser) -> None:
 
 def add_pool_options(parser: argparse.ArgumentParser) -> None:
     """The flags of `llmi pool-heads`."""
-    parser.add_argument("model", help="a .gguf file of one part, or a name")
-    parser.add_argument("out", help="a new .gguf file")
+    parser.add_argument("model", help="a .gguf file of one part, a folder of float safetensors, or a name")
+    parser.add_argument("out", help="a new .gguf file, or of a folder a new folder")
     parser.add_argument("--kv-heads", type=int, required=True, metavar="N", help="heads of keys and values that are left")
     parser.add_argument("--calibration", metavar="FILE", default=None, help="of llmi calibrate --gram: values by least squares")
 

@@ -58,11 +58,11 @@ def with_columns(source: Source, name: str, kept: Sequence[int]) -> NewTensor:
 
 
 def _rows(source: Source, tensor: StoredTensor, kept: list[int]) -> bytes:
-    rows = np.frombuffer(source.gguf.bytes_of(tensor), np.uint8).reshape(tensor.shape[-1], -1)
+    rows = np.frombuffer(source.bytes_of(tensor), np.uint8).reshape(tensor.shape[-1], -1)
     return rows[kept].tobytes()
 
 
 def _blocks(source: Source, tensor: StoredTensor, kept: list[int]) -> bytes:
     values, size = SIZES[tensor.type]
-    blocks = np.frombuffer(source.gguf.bytes_of(tensor), np.uint8).reshape(-1, tensor.shape[0] // values, size)
+    blocks = np.frombuffer(source.bytes_of(tensor), np.uint8).reshape(-1, tensor.shape[0] // values, size)
     return blocks[:, kept].tobytes()

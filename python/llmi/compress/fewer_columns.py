@@ -6,15 +6,14 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from llmi.base.gguf_entries import number_entry
 from llmi.base.kinds import Whole, parse
 from llmi.compress.calibration import Calibration, calibrate
-from llmi.compress.cuts import with_columns, with_rows
 from llmi.compress.least_squares import over_columns
 from llmi.compress.made_files import Report, Source
 from llmi.compress.rewriting import Edit, rewrite
+from llmi.compress.stored_matrices import Role, matrix, num_columns, with_columns, with_roles
 from llmi.errors import InvalidParamsError
-from llmi.families.spec import MlpSpec
+from llmi.families.spec import MlpSpec, TensorBinding
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,9 +37,10 @@ def drop_columns(
     Parameters
     ----------
     model : path or name
-        A GGUF file of one part.
+        A GGUF file of one part, or a folder of float safetensors.
     out : path
-        A new .gguf file; it is written whole or not at all. Down projections that were quantised become F16.
+        A new .gguf file, or of a folder a new one with the same files beside the weights; it is written whole or not at all. Down
+        projections that were quantised become F16.
     count : int
         Columns that go, the same number in every layer.
     calibration : Calibration or path, optional
@@ -55,7 +55,8 @@ def drop_columns(
     InvalidParamsError
         A count that leaves no column, a calibration of another model, an `out` that exists or cannot be written.
     ModelFileError
-        No GGUF file of one part; UnsupportedModelError names what the method does not know of a graph.
+        No GGUF file of one part, or a folder whose weights are quantised; UnsupportedModelError names what the method does not know of a
+        graph.
 
     Examples
     --------
@@ -88,23 +89,25 @@ class DropColumns:
         if self.count >= size:
             raise InvalidParamsError(f"count = {self.count}: a layer has {size} columns, and one must stay", "count")
         sums = calibrate(source.path, tokens=_TOKENS) if calibration is None else calibration
-        new = {}
+        new, roles = {}, []
         for mlp in mlps:
-            kept = self._kept(source, sums, mlp.down.weight.name)
+            down = mlp.down.weight
+            kept = self._kept(source, sums, down)
             for linear in (mlp.gate, mlp.up):
-                new.update({name: with_rows(source, name, kept) for name in {linear.weight.name, linear.bias.name} - {""}})
-            new[mlp.down.weight.name] = with_columns(source, mlp.down.weight.name, kept)
+                roles += [Role(each, size, kept) for each in (linear.weight, linear.bias) if each.name]
+            new[down.name] = with_columns(source, down, kept)
             mlp.size = len(kept)
-        entry = f"{source.gguf.text_of('general.architecture')}.feed_forward_length"
+        new |= with_roles(source, self.made, roles)
+        entries = source.with_numbers(self.made, {"intermediate_size": size - self.count})
         remarks = {"columns": f"{self.count} of {size} of each MLP left out"}
-        return Edit(source.with_new(new), {entry: number_entry(size - self.count)}, source.spec, remarks)
+        return Edit(source.with_new(new), entries, source.spec, remarks)
 
-    def _kept(self, source: Source, sums: Calibration, name: str) -> list[int]:
+    def _kept(self, source: Source, sums: Calibration, down: TensorBinding) -> list[int]:
         """Those of the largest output, in their order; of equal ones the first."""
-        norms = sums.norms(name).astype(np.float64)
-        values = source.values(name).astype(np.float64)
+        norms = sums.norms(down.name).astype(np.float64)
+        values = matrix(source, down).astype(np.float64)
         if norms.shape != values.shape[1:]:
-            raise InvalidParamsError(f"calibration: {name} reads {values.shape[1]} columns, it has {norms.shape[-1]}", "calibration")
+            raise InvalidParamsError(f"calibration: {down.name} reads {values.shape[1]} columns, it has {norms.shape[-1]}", "calibration")
         scores = norms * np.sqrt(over_columns(np.ascontiguousarray(values.T) ** 2))
         order = np.argsort(-scores, kind="stable")
         return sorted(order[: len(order) - self.count].tolist())
@@ -118,11 +121,7 @@ def _mlps(source: Source) -> list[MlpSpec]:
         size = source.spec.layers[0].mlp.size
         if layer.moe.num_experts or not size or mlp.size != size or mlp.inner_norm.present:
             raise source.refuse("drop_columns", f"whose layer {index} is not one MLP of the size of all, without a norm inside")
-        for linear in (mlp.gate, mlp.up):
-            name = linear.weight.name
-            if name and source.tensors[name].shape[-1] != size:
-                raise source.refuse("drop_columns", f"whose layer {index} has projections that share a tensor ({name})")
-        if source.tensors[mlp.down.weight.name].shape[0] != size:
+        if num_columns(source, mlp.down.weight) != size:
             raise source.refuse("drop_columns", f"whose layer {index} has no down projection of {size} columns")
         mlps.append(mlp)
     return mlps

@@ -8,13 +8,14 @@ import os
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from llmi.base.gguf_entries import number_entry
 from llmi.compress.calibration import Calibration, calibrate
-from llmi.compress.cuts import numbers_or_count, places_of, with_columns, with_rows
+from llmi.compress.cuts import numbers_or_count, places_of
 from llmi.compress.least_squares import products
 from llmi.compress.made_files import Report, Source
 from llmi.compress.rewriting import Edit, rewrite
+from llmi.compress.stored_matrices import Role, matrix, num_columns, with_columns, with_roles
 from llmi.errors import InvalidParamsError
+from llmi.families.spec import AttentionSpec, TensorBinding
 
 _TOKENS = 4096  # of the model's own text, by which heads are chosen
 
@@ -28,10 +29,10 @@ def drop_heads(
     Parameters
     ----------
     model : path or name
-        A GGUF file of one part.
+        A GGUF file of one part, or a folder of float safetensors.
     out : path
-        A new .gguf file; it is written whole or not at all. What stays keeps its bytes; output projections whose blocks do not end where
-        heads end become F16.
+        A new .gguf file, or of a folder a new one with the same files beside the weights; it is written whole or not at all. What stays
+        keeps its bytes; output projections whose blocks do not end where heads end become F16.
     heads : iterable of int, optional
         Those that go, counted from 0. Give this or count.
     count : int, optional
@@ -48,7 +49,8 @@ def drop_heads(
     InvalidParamsError
         Both or neither of heads and count, a head twice or one that is not there, all heads, an `out` that exists or cannot be written.
     ModelFileError
-        No GGUF file of one part; UnsupportedModelError names what the method does not know of a graph.
+        No GGUF file of one part, or a folder whose weights are quantised; UnsupportedModelError names what the method does not know of a
+        graph.
 
     Examples
     --------
@@ -81,32 +83,38 @@ class DropHeads:
         spec = source.spec
         total, size = spec.num_kv_heads, spec.head_dim
         queries = spec.num_heads // total
-        of_rows, of_columns = _tensors(source)
+        attentions = _attentions(source)
         if (len(self.heads) if self.heads is not None else self.count or 0) >= total:
             raise InvalidParamsError(f"heads: all {total} heads of keys and values cannot go", "heads" if self.count is None else "count")
-        gone = self._chosen(source, sorted(of_columns)) if self.heads is None else self.heads
+        gone = self._chosen(source, [attention.output.weight for attention in attentions]) if self.heads is None else self.heads
         if gone[-1] >= total:
             raise InvalidParamsError(
                 f"heads: there is no head {gone[-1]}: the model has {total} of keys and values, counted from 0", "heads"
             )
         kept = [head for head in range(total) if head not in gone]
-        new = {name: with_rows(source, name, places_of(kept, heads * size)) for name, heads in of_rows.items()}
-        new |= {name: with_columns(source, name, places_of(kept, queries * size)) for name in of_columns}
+        rows = {True: places_of(kept, queries * size), False: places_of(kept, size)}  # of queries, or of keys and values
+        new, roles = {}, []
+        for attention in attentions:
+            for linear in (attention.query, attention.key, attention.value):
+                is_query = linear is attention.query
+                count = (spec.num_heads if is_query else total) * size
+                roles += [Role(each, count, rows[is_query]) for each in (linear.weight, linear.bias) if each.name]
+            output = attention.output.weight
+            new[output.name] = with_columns(source, output, rows[True])
+        new |= with_roles(source, self.made, roles)
         spec.num_heads, spec.num_kv_heads = queries * len(kept), len(kept)
-        of_attention = f"{source.gguf.text_of('general.architecture')}.attention."
-        numbers = {"head_count": spec.num_heads, "head_count_kv": len(kept), "key_length": size, "value_length": size}
-        entries = {of_attention + name: number_entry(value) for name, value in numbers.items()}
+        numbers = {"num_attention_heads": spec.num_heads, "num_key_value_heads": len(kept), "head_dim": size}
         remarks = {"heads": f"{', '.join(map(str, gone))} of {total} left out, with {queries} of queries each"}
-        return Edit(source.with_new(new), entries, spec, remarks)
+        return Edit(source.with_new(new), source.with_numbers(self.made, numbers), spec, remarks)
 
-    def _chosen(self, source: Source, outputs: list[str]) -> list[int]:
+    def _chosen(self, source: Source, outputs: list[TensorBinding]) -> list[int]:
         """Those of the least output; of equal ones the last."""
         assert self.count is not None
         total = source.spec.num_kv_heads
         sums = calibrate(source.path, tokens=_TOKENS, gram=True)
         shares = [0.0] * total
-        for name in outputs:
-            values, gram = source.values(name), sums.gram(name)
+        for output in outputs:
+            values, gram = matrix(source, output), sums.gram(output.name)
             size = len(gram) // total
             squares = []
             for head in range(total):
@@ -117,11 +125,10 @@ class DropHeads:
         return sorted(sorted(range(total), key=lambda head: (shares[head], -head))[: self.count])
 
 
-def _tensors(source: Source) -> tuple[dict[str, int], set[str]]:
-    """({name: heads of its rows for one of keys and values}, names of output projections). Raises UnsupportedModelError."""
+def _attentions(source: Source) -> list[AttentionSpec]:
+    """Of all layers. Raises UnsupportedModelError."""
     spec = source.spec
-    rows: dict[str, int] = {}
-    columns: set[str] = set()
+    size = spec.num_heads * spec.head_dim
     for index, layer in enumerate(spec.layers):
         attention = layer.attention
         own = attention.num_heads or attention.num_kv_heads or attention.head_dim or attention.kv_donor >= 0 or attention.value_is_key
@@ -132,9 +139,6 @@ def _tensors(source: Source) -> tuple[dict[str, int], set[str]]:
             raise source.refuse("drop_heads", f"with norms over all heads of layer {index}, or with weights for each of them")
         if attention.sinks.name or attention.linear_biases or attention.gate.weight.name:
             raise source.refuse("drop_heads", f"with sinks, gates or biases of the heads of layer {index}")
-        for linear, heads in ((attention.query, spec.num_heads), (attention.key, spec.num_kv_heads), (attention.value, spec.num_kv_heads)):
-            if not linear.weight.name or source.tensors[linear.weight.name].shape[-1] != heads * spec.head_dim:
-                raise source.refuse("drop_heads", f"whose layer {index} has no queries, keys and values in tensors of their own")
-            rows.update(dict.fromkeys({linear.weight.name, linear.bias.name} - {""}, heads // spec.num_kv_heads))
-        columns.add(attention.output.weight.name)
-    return rows, columns
+        if num_columns(source, attention.output.weight) != size:
+            raise source.refuse("drop_heads", f"whose layer {index} has no output projection of {size} columns")
+    return [layer.attention for layer in spec.layers]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -17,14 +18,15 @@ from llmi.base.whole_file import whole_file
 from llmi.compress.gguf_file import NewTensor, StoredTensor, checked_bytes, num_bytes
 from llmi.compress.made_files import FLOATS, RECEIPT, Source, not_there
 from llmi.errors import InvalidParamsError, ModelFileError
-from llmi.families.spec import TensorBinding
+from llmi.families import spec_of
+from llmi.families.names import bindings
+from llmi.families.registry import cards
 from llmi.models.files import open_model
 from llmi.models.layout import CONFIG, INDEX, WHOLE, find
 
-#: What makes a folder of a folder; the other methods know the names of GGUF's tensors alone.
-OF_FOLDERS = ("prune", "drop_layers")
-#: What config.json calls the number of layers, and its lists with an entry for each.
-_COUNTS = ("num_hidden_layers", "n_layer")
+#: Where config.json of a model with other parts has the text model's keys, and its names of the weights' type.
+_INNER, _TYPE = "text_config", ("torch_dtype", "dtype")
+#: Its lists with an entry for each layer.
 _BY_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers", "layer_rope_theta")
 #: Weights in other files than those that were read: they would be those of the source.
 _WEIGHTS = (
@@ -37,7 +39,7 @@ _NAMES = {number: name for name, number in TYPES.items()}
 
 def source_of(path: Path, made: str) -> Source:
     """The model at `path`, for a method of this name. Raises ModelFileError: the method does not know its form."""
-    if made not in OF_FOLDERS or find(path).config is None:
+    if made == "quantize" or find(path).config is None:
         return Source(path)
     source = FolderSource(path)
     source.check_is_float()
@@ -116,28 +118,64 @@ class FolderSource(Source):
     @property
     def layer_prefix(self) -> str:
         """What names of layers' tensors begin with, before the number. Raises UnsupportedModelError."""
-        shared = os.path.commonprefix(list(_names(self.spec.layers[0])))
+        shared = os.path.commonprefix([binding.name for binding in bindings(self.spec.layers[0])])
         found = re.match(r"((?:.*?\.)?)0\.", shared)
         if found is None:
             raise self.refuse("drop_layers", f"whose names of tensors do not begin with a layer's number ({shared!r})")
         return found[1]
 
     def with_layers(self, total: int, kept: Sequence[int]) -> dict[str, Any]:
-        """What changes in config.json if these layers stay. Raises UnsupportedModelError: it does not say how many there are."""
-        inner = self._config.get("text_config")
-        where = "text_config" if isinstance(inner, dict) and not any(name in self._config for name in _COUNTS) else None
-        section: dict[str, Any] = self._config if where is None else dict(inner or {})
-        changes: dict[str, Any] = {name: len(kept) for name in _COUNTS if section.get(name) == total}
-        if not changes:
-            raise self.refuse("drop_layers", f"whose {CONFIG} does not say that it has {total} layers ({', '.join(_COUNTS)})")
-        for name in _BY_LAYER:
-            if isinstance(section.get(name), list) and len(section[name]) == total:
-                changes[name] = [section[name][old] for old in kept]
-        return changes if where is None else {where: section | changes}
+        """What changes in config.json if these layers stay."""
+        sections = self._sections("drop_layers", {"num_hidden_layers": len(kept)})
+        for section in sections:
+            for name in _BY_LAYER:
+                if isinstance(section.get(name), list) and len(section[name]) == total:
+                    section[name] = [section[name][old] for old in kept]
+        return self._changes(sections)
+
+    def with_numbers(self, method: str, numbers: Mapping[str, int]) -> dict[str, Any]:
+        """What changes in config.json. Raises UnsupportedModelError: the family's has no key for one."""
+        return self._changes(self._sections(method, numbers))
+
+    def untied(self, method: str) -> tuple[str, dict[str, Any]]:
+        """The name of a head beside the embedding, and what changes in config.json. Raises UnsupportedModelError: there cannot be one."""
+        sections = self._sections(method, {})
+        for section in sections:
+            section["tie_word_embeddings"] = False
+        changes = self._changes(sections)
+        with contextlib.suppress(InvalidParamsError):  # the family reads no such key
+            if head := spec_of(self.opened.core, json.dumps(changes)).head.weight.name:
+                return head, changes
+        raise self.refuse(method, f"whose {CONFIG} cannot say that it has a head of its own")
+
+    def _sections(self, method: str, numbers: Mapping[str, int]) -> list[dict[str, Any]]:
+        """Copies of what says the model's numbers, with these: text_config, if there is one, and config.json, which may repeat them."""
+        aliases = next(card.aliases for card in cards() if card.name == self.spec.family)
+        inner = self._config.get(_INNER)
+        sections = [dict(inner)] if isinstance(inner, dict) else []
+        sections.append(dict(self._config))
+        for key, value in numbers.items():
+            names = aliases.get(key, (key,))
+            if not names:
+                raise self.refuse(method, f"whose {CONFIG} has no {key}")
+            places = [(section, name) for section in sections for name in names if section.get(name) is not None]
+            old = places[0][0][places[0][1]] if places else None
+            for section, name in places or [(sections[0], names[0])]:
+                if section.get(name) == old:
+                    section[name] = value
+        return sections
+
+    def _changes(self, sections: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        new = sections[-1] | ({_INNER: sections[0]} if len(sections) > 1 else {})
+        return {name: value for name, value in new.items() if name not in self._config or self._config[name] != value}
 
     def metadata(self, changes: Mapping[str, Any], receipt: str, kinds: set[int]) -> dict[str, Any]:
         """Of config.json and the weights' header."""
-        return {CONFIG: self._config | dict(changes), "__metadata__": self._format | {RECEIPT: receipt}}
+        config = self._config | dict(changes)
+        for name in _TYPE if kinds else ():
+            if config.get(name) is not None:
+                config[name] = "float32" if kinds == {FLOATS["F32"]} else "float16"
+        return {CONFIG: config, "__metadata__": self._format | {RECEIPT: receipt}}
 
     def write(self, path: Path, metadata: Mapping[str, Any], tensors: Sequence[NewTensor], written: Callable[[], object]) -> None:
         """Makes the folder, whole or not at all. Raises OSError."""
@@ -190,16 +228,3 @@ def _header(metadata: Mapping[str, str], tensors: Sequence[NewTensor]) -> bytes:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text
-
-
-def _names(part: object) -> Iterator[str]:
-    """Of the tensors of a part of a model."""
-    if isinstance(part, TensorBinding):
-        if part.name:
-            yield part.name
-    elif isinstance(part, list):
-        for item in part:
-            yield from _names(item)
-    elif dataclasses.is_dataclass(part):
-        for field in dataclasses.fields(part):
-            yield from _names(getattr(part, field.name))

@@ -7,15 +7,18 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from llmi.base.gguf_entries import number_entry
 from llmi.base.kinds import Whole, parse
 from llmi.compress.calibration import Calibration
+from llmi.compress.cuts import places_of
+from llmi.compress.gguf_file import NewTensor
 from llmi.compress.heads import pool_kv_heads
 from llmi.compress.least_squares import times
 from llmi.compress.made_files import Report, Source
 from llmi.compress.pooling import pooled_values
 from llmi.compress.rewriting import Edit, float_tensor, rewrite
+from llmi.compress.stored_matrices import Role, matrix, turned, with_roles
 from llmi.errors import InvalidParamsError
+from llmi.families.spec import AttentionSpec, TensorBinding
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,9 +44,10 @@ def pool_heads(
     Parameters
     ----------
     model : path or name
-        A GGUF file of one part.
+        A GGUF file of one part, or a folder of float safetensors.
     out : path
-        A new .gguf file; it is written whole or not at all. Pooled matrices that were quantised become F16.
+        A new .gguf file, or of a folder a new one with the same files beside the weights; it is written whole or not at all. Pooled
+        matrices that were quantised become F16.
     num_kv_heads : int
         Heads that are left; divides those that there are.
     calibration : Calibration or path, optional
@@ -59,7 +63,8 @@ def pool_heads(
     InvalidParamsError
         A number that does not divide that of the heads, or is not below it; an `out` that exists or cannot be written.
     ModelFileError
-        No GGUF file of one part; UnsupportedModelError names what the method does not know of a graph.
+        No GGUF file of one part, or a folder whose weights are quantised; UnsupportedModelError names what the method does not know of a
+        graph.
 
     Examples
     --------
@@ -94,65 +99,65 @@ class PoolHeads:
                 f"num_kv_heads = {self.num_kv_heads} must be below the model's {heads} heads of keys and values, and divide them",
                 "num_kv_heads",
             )
-        pooled = _pooled_tensors(source)
-        fitted = {} if calibration is None else _fitted(source, calibration, heads // self.num_kv_heads)
-        new = {}
-        for name in pooled:
-            shape = source.tensors[name].shape
-            shape = (*shape[:-1], shape[-1] // heads * self.num_kv_heads)
-            new[name] = float_tensor(name, shape, source.tensors[name].type, partial(_pooled, source, name, heads, self.num_kv_heads))
-        for name, values in fitted.items():
-            new[name] = float_tensor(name, values.shape[::-1], source.tensors[name].type, partial(np.asarray, values))
-        architecture = source.gguf.text_of("general.architecture")
+        attentions = _attentions(source)
+        size = heads // self.num_kv_heads
+        kept = places_of(range(0, heads, size), spec.head_dim)
+        new: dict[str, NewTensor] = {}
+        roles = []
+        for index, attention in enumerate(attentions):
+            of_queries = spec.num_heads * spec.head_dim  # whose rows may be in the same tensor
+            roles += [Role(each, of_queries, range(of_queries)) for each in (attention.query.weight, attention.query.bias) if each.name]
+            for linear in (attention.key, attention.value):
+                for binding in (linear.weight, linear.bias) if linear.bias.name else (linear.weight,):
+                    role = Role(binding, heads * spec.head_dim, kept)
+                    role.values = partial(_pooled, source, binding, role.rows, heads, self.num_kv_heads)
+                    roles.append(role)
+            if calibration is not None:  # values come last, and have no bias
+                values, maps = _fitted(source, calibration, index, roles[-1], size)
+                roles[-1].values, output = partial(np.asarray, values), attention.output.weight
+                new[output.name] = float_tensor(
+                    output.name, source.tensors[output.name].shape, source.tensors[output.name].type, partial(turned, maps, output)
+                )
+        new |= with_roles(source, self.made, roles)
         spec.num_kv_heads = self.num_kv_heads
-        return Edit(source.with_new(new), {f"{architecture}.attention.head_count_kv": number_entry(self.num_kv_heads)}, spec)
+        return Edit(source.with_new(new), source.with_numbers(self.made, {"num_key_value_heads": self.num_kv_heads}), spec)
 
 
-def _pooled(source: Source, name: str, heads: int, to: int) -> F32:
-    values = source.values(name)
-    rows = values.reshape(len(values), -1)  # a bias has one column
-    return pool_kv_heads(rows, num_kv_heads=heads, to=to).reshape(-1, *values.shape[1:])
+def _pooled(source: Source, binding: TensorBinding, rows: NDArray[np.int64], heads: int, to: int) -> F32:
+    values = matrix(source, binding)[rows]
+    columns = values.reshape(len(values), -1)  # a bias has one
+    return pool_kv_heads(columns, num_kv_heads=heads, to=to).reshape(-1, *values.shape[1:])
 
 
-def _fitted(source: Source, calibration: Calibration, size: int) -> dict[str, F32]:
-    """Values and output projections of all layers, where `size` heads become one. Raises UnsupportedModelError, InvalidParamsError."""
-    spec = source.spec
-    made: dict[str, F32] = {}
-    for index, layer in enumerate(spec.layers):
+def _fitted(source: Source, calibration: Calibration, index: int, role: Role, size: int) -> tuple[F32, F32]:
+    """Values and output projection of a layer, where `size` heads become one. Raises UnsupportedModelError, InvalidParamsError."""
+    spec, attention = source.spec, source.spec.layers[index].attention
+    if attention.value.bias.name or attention.norms.value.present or attention.gate.weight.name or attention.output_norm.present:
+        raise source.refuse("pool_heads", f"with a bias, norm or gate of the values of layer {index}: pool it without a calibration")
+    name = attention.value.weight.name
+    squares = calibration.gram(name).astype(np.float64)
+    values = matrix(source, role.binding)[role.rows].reshape(-1, size, spec.head_dim, len(squares))
+    output = matrix(source, attention.output.weight).astype(np.float64)
+    queries = spec.num_heads // spec.num_kv_heads
+    weights = []
+    for group, heads in enumerate(values):
+        weight, maps = pooled_values(heads, squares, name)
+        weights.append(weight)
+        for place in range(size * queries):
+            first = (group * size * queries + place) * spec.head_dim
+            part = slice(first, first + spec.head_dim)
+            output[:, part] = times(output[:, part], maps[place // queries])
+    return np.concatenate(weights).astype(np.float32), output.astype(np.float32)
+
+
+def _attentions(source: Source) -> list[AttentionSpec]:
+    """Of all layers. Raises UnsupportedModelError."""
+    for index, layer in enumerate(source.spec.layers):
         attention = layer.attention
-        if attention.value.bias.name or attention.norms.value.present or attention.gate.weight.name or attention.output_norm.present:
-            raise source.refuse("pool_heads", f"with a bias, norm or gate of the values of layer {index}: pool it without a calibration")
-        name = attention.value.weight.name
-        squares = calibration.gram(name).astype(np.float64)
-        values = source.values(name).reshape(-1, size, spec.head_dim, len(squares))
-        output = source.values(attention.output.weight.name).astype(np.float64)
-        queries = spec.num_heads // spec.num_kv_heads
-        weights = []
-        for group, heads in enumerate(values):
-            weight, maps = pooled_values(heads, squares, name)
-            weights.append(weight)
-            for place in range(size * queries):
-                first = (group * size * queries + place) * spec.head_dim
-                part = slice(first, first + spec.head_dim)
-                output[:, part] = times(output[:, part], maps[place // queries])
-        made[name] = np.concatenate(weights).astype(np.float32)
-        made[attention.output.weight.name] = output.astype(np.float32)
-    return made
-
-
-def _pooled_tensors(source: Source) -> set[str]:
-    spec = source.spec
-    names: set[str] = set()
-    rows = spec.num_kv_heads * spec.head_dim
-    for index, layer in enumerate(spec.layers):
-        attention = layer.attention
-        if layer.mixer != "attention" or attention.latent.rank or attention.num_kv_heads or attention.kv_donor >= 0:
+        own = attention.num_kv_heads or attention.kv_donor >= 0 or attention.value_is_key
+        if layer.mixer != "attention" or attention.latent.rank or own:
             raise source.refuse("pool_heads", f"whose layer {index} has no keys and values of the model's number of heads")
         norms = attention.norms
         if norms.span == "projection" or norms.own_weights:
             raise source.refuse("pool_heads", f"with norms over all heads of layer {index}, or with weights for each of them")
-        for linear in (attention.key, attention.value):
-            if not linear.weight.name or source.tensors[linear.weight.name].shape[-1] != rows:
-                raise source.refuse("pool_heads", f"whose layer {index} has no keys and values in tensors of their own")
-            names |= {linear.weight.name, linear.bias.name} - {""}
-    return names
+    return [layer.attention for layer in source.spec.layers]

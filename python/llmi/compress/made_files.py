@@ -17,6 +17,7 @@ from llmi.compress.calibration import Calibration, calibrate
 from llmi.compress.gguf_file import GgufSource, NewTensor, StoredTensor, sliced_entry, write_gguf, write_header
 from llmi.errors import InvalidParamsError, ModelFileError, UnsupportedModelError
 from llmi.families import ModelSpec, spec_of
+from llmi.families.config import GGUF_KEYS
 from llmi.models.files import OpenModel, open_model
 
 if TYPE_CHECKING:
@@ -97,8 +98,7 @@ class Source:
         self.opened: OpenModel = open_model(path)
         if self.opened.core.gguf is None:
             raise ModelFileError(
-                f"{path} is a folder of safetensors, which prune and drop_layers alone read: make a GGUF file of it first (llama.cpp's"
-                " convert_hf_to_gguf.py)",
+                f"{path} is a folder of safetensors: make a GGUF file of it first (llama.cpp's convert_hf_to_gguf.py)",
                 str(path),
             )
         if len(self.opened.files) != 1:
@@ -146,6 +146,19 @@ class Source:
     def layer_prefix(self) -> str:
         """What names of layers' tensors begin with, before the number."""
         return "blk."
+
+    def with_numbers(self, method: str, numbers: Mapping[str, int]) -> dict[str, Any]:
+        """What changes in the metadata, by config.json's names of what it says. Raises UnsupportedModelError: it has no key for one."""
+        del method
+        architecture = self.gguf.text_of("general.architecture")
+        if "head_dim" in numbers:
+            numbers = {**numbers, "value_head_dim": numbers["head_dim"]}
+        return {f"{architecture}.{GGUF_KEYS[name]}": number_entry(value) for name, value in numbers.items()}
+
+    def untied(self, method: str) -> tuple[str, dict[str, Any]]:
+        """The name of a head beside the embedding, and what changes in the metadata. Raises UnsupportedModelError: there cannot be one."""
+        del method
+        return "output.weight", {}
 
     def with_layers(self, total: int, kept: Sequence[int]) -> dict[str, Any]:
         """What changes in the metadata if these layers stay."""

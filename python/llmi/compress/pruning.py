@@ -15,6 +15,7 @@ from llmi.compress.made_files import Report, Source
 from llmi.compress.masks import prune_mask
 from llmi.compress.pruning_feedback import Groups, prune_by_feedback
 from llmi.compress.rewriting import Edit, float_tensor, rewrite
+from llmi.compress.stored_matrices import matrix, num_columns, turned
 from llmi.errors import InvalidParamsError
 from llmi.families.spec import LinearSpec, RouterSpec, TensorBinding
 
@@ -68,8 +69,8 @@ def prune(
     InvalidParamsError
         Both or neither of sparsity and pattern, a method without what it needs, an `out` that exists or cannot be written.
     ModelFileError
-        No GGUF file of one part, or a folder whose weights are quantised; UnsupportedModelError: a matrix is stored transposed, as in
-        folders of GPT-2.
+        No GGUF file of one part, or a folder whose weights are quantised; UnsupportedModelError names what the method does not know of a
+        graph.
 
     Examples
     --------
@@ -111,32 +112,32 @@ class Prune:
 
     def edit(self, source: Source, calibration: Calibration | None) -> Edit:
         """Zeros in every matrix of the layers."""
-        names: set[str] = set()
+        weights: dict[str, TensorBinding] = {}
         for layer in source.spec.layers:
             for weight in _matrices(layer):
                 own = {weight.name.replace("{expert}", str(expert)) for expert in range(max(layer.moe.num_experts, 1))}
-                if weight.transposed or not own <= source.tensors.keys():
-                    raise source.refuse("prune", f"whose {weight.name} is no matrix of the file with a row for each output")
-                names |= own
+                if not own <= source.tensors.keys():
+                    raise source.refuse("prune", f"whose {weight.name} is no matrix of the file")
+                weights.update({name: TensorBinding(name, transposed=weight.transposed) for name in own})
         if self.pattern is not None:
-            for name in sorted(names):  # what cannot be is said before minutes pass
-                prune_mask(np.zeros((1, source.tensors[name].shape[0])), pattern=self.pattern)
+            for name in sorted(weights):  # what cannot be is said before minutes pass
+                prune_mask(np.zeros((1, num_columns(source, weights[name]))), pattern=self.pattern)
         remarks: dict[str, str] = {}
         factors = None
         if calibration is not None:
             if self.method == "sparsegpt":
                 factors = Factors(calibration)
-            for name in sorted(names):
-                self._check(source, calibration, name, remarks)
+            for name in sorted(weights):
+                self._check(source, calibration, weights[name], remarks)
         new = {}
-        for name in names:
+        for name, weight in weights.items():
             tensor = source.tensors[name]
-            new[name] = float_tensor(name, tensor.shape, tensor.type, partial(self._pruned, source, calibration, factors, name))
+            new[name] = float_tensor(name, tensor.shape, tensor.type, partial(self._pruned, source, calibration, factors, weight))
         return Edit(source.with_new(new), {}, source.spec, remarks)
 
-    def _check(self, source: Source, calibration: Calibration, name: str, remarks: dict[str, str]) -> None:
+    def _check(self, source: Source, calibration: Calibration, weight: TensorBinding, remarks: dict[str, str]) -> None:
         """Raises InvalidParamsError: the calibration has not what the method needs."""
-        columns = _norms(source, calibration, name).shape[-1]
+        name, columns = weight.name, _norms(source, calibration, weight).shape[-1]
         if self.method != "sparsegpt":
             return
         if len(source.tensors[name].shape) > 2:
@@ -149,25 +150,26 @@ class Prune:
         if (rows := calibration.num_rows(name)) < columns:
             remarks[name] = f"the calibration has {rows:,} rows, fewer than its {columns:,} columns: damping fills up what is missing"
 
-    def _pruned(self, source: Source, calibration: Calibration | None, factors: Factors | None, name: str) -> F32:
-        values = source.values(name)
+    def _pruned(self, source: Source, calibration: Calibration | None, factors: Factors | None, weight: TensorBinding) -> F32:
+        values = matrix(source, weight)
         if factors is not None:
-            return prune_by_feedback(values, factors.of(Groups.of(self.pattern), name), self.sparsity, self.pattern)
+            pruned = prune_by_feedback(values, factors.of(Groups.of(self.pattern), weight.name), self.sparsity, self.pattern)
+            return turned(pruned, weight)
         matrices = values.reshape(-1, *values.shape[-2:])  # of experts one each
         norms: list[F32 | None] = [None] * len(matrices)
         if calibration is not None:
-            norms = list(np.broadcast_to(_norms(source, calibration, name), (len(matrices), values.shape[-1])))
-        pruned = [
+            norms = list(np.broadcast_to(_norms(source, calibration, weight), (len(matrices), values.shape[-1])))
+        made = [
             np.where(prune_mask(matrix, sparsity=self.sparsity, pattern=self.pattern, input_norms=own), matrix, np.float32(0))
             for matrix, own in zip(matrices, norms, strict=True)
         ]
-        return np.stack(pruned).reshape(values.shape)
+        return turned(np.stack(made).reshape(values.shape), weight)
 
 
-def _norms(source: Source, calibration: Calibration, name: str) -> F32:
+def _norms(source: Source, calibration: Calibration, weight: TensorBinding) -> F32:
     """[columns], or of experts [experts, columns]. Raises InvalidParamsError: they are of another shape."""
-    norms = calibration.norms(name)
-    columns = source.tensors[name].shape[0]
+    name = weight.name
+    norms, columns = calibration.norms(name), num_columns(source, weight)
     if norms.shape[-1] != columns:
         raise InvalidParamsError(f"calibration: {name} reads {columns} columns, it has {norms.shape[-1]}: another model's", "calibration")
     return norms

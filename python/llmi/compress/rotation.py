@@ -14,6 +14,7 @@ from llmi.base.kinds import Whole, parse
 from llmi.compress.calibration import Calibration
 from llmi.compress.made_files import Report, Source
 from llmi.compress.rewriting import Edit, float_tensor, rewrite
+from llmi.compress.stored_matrices import matrix, turned
 from llmi.families.spec import LayerSpec, LinearSpec, NormSpec, TensorBinding
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ else:
 _ROUNDS = 4
 _PIECE = 512  # vectors at once: they stay in a core's cache
 _SEED = Whole(0, (1 << 31) - 1)
-_HEAD = "output.weight"
 
 
 def rotate(model: str | os.PathLike[str], out: str | os.PathLike[str], *, seed: int = 0) -> Report:
@@ -39,9 +39,10 @@ def rotate(model: str | os.PathLike[str], out: str | os.PathLike[str], *, seed: 
     Parameters
     ----------
     model : path or name
-        A GGUF file of one part, with RMSNorm without a bias before each part and none behind.
+        A GGUF file of one part or a folder of float safetensors, with RMSNorm without a bias before each part and none behind.
     out : path
-        A new .gguf file; it is written whole or not at all. Matrices are F32 where they were, else F16.
+        A new .gguf file, or of a folder a new one with the same files beside the weights; it is written whole or not at all. Matrices are
+        F32 where they were, else F16.
     seed : int
         Of the rotation.
 
@@ -54,7 +55,8 @@ def rotate(model: str | os.PathLike[str], out: str | os.PathLike[str], *, seed: 
     InvalidParamsError
         An `out` that exists or cannot be written, a value beyond fp16.
     ModelFileError
-        No GGUF file of one part; UnsupportedModelError names what the method does not know of a graph.
+        No GGUF file of one part, or a folder whose weights are quantised; UnsupportedModelError names what the method does not know of a
+        graph.
 
     Examples
     --------
@@ -83,19 +85,20 @@ class Rotate:
     def edit(self, source: Source, calibration: Calibration | None) -> Edit:
         """Every tensor that touches the stream becomes float."""
         del calibration
-        values = rotated_values(source, self.seed)
+        spec = source.spec
+        head, entries = (spec.head.weight.name, {}) if spec.head.weight.name else source.untied(self.made)
+        values = rotated_values(source, self.seed, head)
         new = {}
         for name, tensor in source.tensors.items():
             if name in values:
                 new[name] = float_tensor(name, tensor.shape, tensor.type if tensor.type == 0 else 1, values[name])
         tensors = source.with_new(new)
-        spec = source.spec
-        if _HEAD in values and _HEAD not in source.tensors:
+        if head not in source.tensors:
             embedding = source.tensors[spec.embedding.weight.name]
-            head = float_tensor(_HEAD, embedding.shape, embedding.type if embedding.type == 0 else 1, values[_HEAD])
-            tensors.insert(1 + source.gguf.tensors.index(embedding), head)
-            spec.head.weight = TensorBinding(name=_HEAD)
-        return Edit(tensors, {}, spec)
+            own = float_tensor(head, embedding.shape, embedding.type if embedding.type == 0 else 1, values[head])
+            tensors.insert(1 + list(source.tensors).index(embedding.name), own)
+        spec.head.weight.name = head
+        return Edit(tensors, entries, spec)
 
 
 class Rotation:
@@ -135,24 +138,22 @@ class Rotation:
         return vectors
 
 
-def rotated_values(source: Source, seed: int) -> dict[str, Callable[[], F32]]:
-    """Name: what makes the new values, of all tensors that change. Raises UnsupportedModelError."""
+def rotated_values(source: Source, seed: int, head: str) -> dict[str, Callable[[], F32]]:
+    """Name: what makes the new values, of all tensors that change. head: the name of its own matrix. Raises UnsupportedModelError."""
     spec = source.spec
-    _check(source)
+    _check(source, head)
     turn = Rotation(seed, spec.hidden_size)
     made: dict[str, Callable[[], F32]] = {}
-    embedding, head = spec.embedding.weight.name, spec.head.weight.name or spec.embedding.weight.name
-    made[embedding] = partial(_read, source, turn, embedding, NormSpec())
-    made[_HEAD if head == embedding else head] = partial(_read, source, turn, head, spec.final_norm)
+    embedding = spec.embedding.weight
+    made[embedding.name] = partial(_read, source, turn, embedding, NormSpec())
+    made[head] = partial(_read, source, turn, spec.head.weight if spec.head.weight.name else embedding, spec.final_norm)
     norms = [spec.final_norm]
     for layer in spec.layers:
         for norm, readers in _readers(layer):
             norms.append(norm)
-            made.update({linear.weight.name: partial(_read, source, turn, linear.weight.name, norm) for linear in readers})
+            made.update({linear.weight.name: partial(_read, source, turn, linear.weight, norm) for linear in readers})
         for linear in (layer.attention.output, layer.mlp.down):
-            made[linear.weight.name] = partial(_written, source, turn, linear.weight.name)
-            if linear.bias.name:
-                made[linear.bias.name] = partial(_written, source, turn, linear.bias.name)
+            made.update({each.name: partial(_written, source, turn, each) for each in (linear.weight, linear.bias) if each.name})
     made.update({norm.weight.name: partial(_ones, source, norm.weight) for norm in norms if norm.weight.name})
     return made
 
@@ -173,7 +174,7 @@ def _readers(layer: LayerSpec) -> list[tuple[NormSpec, list[LinearSpec]]]:
     return [(norm, [linear for linear in linears if linear.weight.name]) for norm, linears in groups]
 
 
-def _check(source: Source) -> None:
+def _check(source: Source, head: str) -> None:
     spec = source.spec
     if spec.embedding.norm.present or spec.embedding.positions.name or spec.embedding.token_types.name or spec.layer_embedding.size:
         raise source.refuse("rotate", "whose layers read more than a sum of embeddings of tokens")
@@ -190,23 +191,24 @@ def _check(source: Source) -> None:
         for norm, _ in _readers(layer):
             if norm.kind != "rms" or not norm.present or norm.bias.name:
                 raise source.refuse("rotate", f"whose norms are no RMSNorm without a bias before each part (layer {index})")
-    left = [name for name in spec.ignored_tensors if name in source.tensors and len(source.tensors[name].shape) > 1]
-    if left:
-        raise source.refuse("rotate", f"with tensors that llmi does not use ({left[0]}) and would not turn")
+    used = spec.tensor_names() | {head}
+    for tensor in source.tensors.values():
+        if tensor.name not in used and len(tensor.shape) > 1 and spec.hidden_size in tensor.shape:
+            raise source.refuse("rotate", f"with tensors that llmi does not use ({tensor.name}) and would not turn")
 
 
-def _read(source: Source, turn: Rotation, name: str, norm: NormSpec) -> F32:
+def _read(source: Source, turn: Rotation, weight: TensorBinding, norm: NormSpec) -> F32:
     """A matrix whose rows are multiplied with the stream."""
-    values = source.values(name).astype(np.float64)
+    values = matrix(source, weight).astype(np.float64)
     if norm.weight.name:
         values *= source.values(norm.weight.name).astype(np.float64) * norm.weight.times + norm.weight.plus
-    return np.ascontiguousarray(turn(values.T).T, np.float32)
+    return turned(np.ascontiguousarray(turn(values.T).T, np.float32), weight)
 
 
-def _written(source: Source, turn: Rotation, name: str) -> F32:
+def _written(source: Source, turn: Rotation, weight: TensorBinding) -> F32:
     """A matrix whose columns are added to the stream, or a bias."""
-    values = source.values(name).astype(np.float64)
-    return turn(values.reshape(len(values), -1)).reshape(values.shape).astype(np.float32)
+    values = matrix(source, weight).astype(np.float64)
+    return turned(turn(values.reshape(len(values), -1)).reshape(values.shape).astype(np.float32), weight)
 
 
 def _ones(source: Source, weight: TensorBinding) -> F32:

@@ -51,7 +51,7 @@ def gpt2_scales(c: Config, spec: ModelSpec) -> None:
     spec.ignored_tensors += ["transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"]
 
 
-@family("gpt2", hf="GPT2LMHeadModel", gguf="gpt2", keys=GPT2_KEYS, defaults=TIED | {"max_position_embeddings": 1024})
+@family("gpt2", hf="GPT2LMHeadModel", gguf="gpt2", keys=GPT2_KEYS | NO_GROUPS, defaults=TIED | {"max_position_embeddings": 1024})
 def gpt2(c: Config) -> ModelSpec:
     """GPT-2: matrices are stored as [columns, rows]. Radford et al., 2019."""
     style = Style(norm="layer", norm_bias=True, gated=False, activation="gelu_new", biases=EVERYWHERE, transposed=True, names=GPT2_NAMES)
