@@ -282,11 +282,10 @@ def test_lists_by_layer(tmp_path: Path) -> None:
     ("call", "says"),
     [
         (lambda model, out: prune(model, model, sparsity=0.5), "model exists"),
-        (lambda model, out: prune(model, out / "a.gguf", sparsity=0.5), "becomes a folder, no .gguf file"),
         (lambda model, out: prune(model, out / "none" / "a", sparsity=0.5), "there is no folder"),
         (lambda model, out: prune(model, out / "a", pattern="2:3"), "2:3"),
         (lambda model, out: drop_layers(model, out / "a", layers=[4]), "there is no layer 4"),
-        (lambda model, out: quantize(model, out / "a.gguf", type="Q8_0"), "make a GGUF file of it first"),
+        (lambda model, out: quantize(model, out / "a", type="Q8_0"), "must end in .gguf"),
         (lambda model, out: prune(CHECKPOINTS / "ct-W8A8", out / "a", sparsity=0.5), "no quantised ones"),
         (lambda model, out: replay_file(model), "has no receipt"),
     ],

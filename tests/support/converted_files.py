@@ -87,6 +87,7 @@ def write_folder(recipe: dict[str, Any], path: Path) -> Path:
     (path / "config.json").write_text(json.dumps(recipe["config"]))
     tokenizer = byte_tokenizer(257)
     tokenizer["model"] |= {"vocab": tokenizer["model"]["vocab"] | {"he": 257}, "merges": ["h e"]}  # the converter writes no empty list
+    tokenizer["pre_tokenizer"]["use_regex"] = True  # so are words cut where tokenizer.ggml.pre is gpt-2
     (path / "tokenizer.json").write_text(json.dumps(tokenizer))
     (path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<eos>"}))
     save_safetensors(path / "model.safetensors", {name: values_of(name, shape) for name, shape in recipe["tensors"].items()})

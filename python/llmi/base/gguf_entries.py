@@ -28,6 +28,16 @@ def flag_entry(value: bool) -> bytes:
     return struct.pack("<I?", _FLAG, value)
 
 
+def float_entry(value: float) -> bytes:
+    """Type and value of a 32-bit float."""
+    return struct.pack("<If", _F32, value)
+
+
+def flags_entry(values: Sequence[bool]) -> bytes:
+    """Type and value of a list of true and false."""
+    return struct.pack(f"<IIQ{len(values)}?", ARRAY, _FLAG, len(values), *values)
+
+
 def numbers_entry(values: Sequence[int]) -> bytes:
     """Type and value of a list of signed 32-bit numbers."""
     return struct.pack(f"<IIQ{len(values)}i", ARRAY, _I32, len(values), *values)

@@ -11,7 +11,7 @@ from llmi.errors import InvalidParamsError
 def add_prune_options(parser: argparse.ArgumentParser) -> None:
     """The flags of `llmi prune`."""
     parser.add_argument("model", help="a .gguf file of one part, a folder of float safetensors, or a name")
-    parser.add_argument("out", help="a new .gguf file, or of a folder a new folder")
+    parser.add_argument("out", help="a new .gguf file, or of a folder a new folder, if it does not end in .gguf")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--sparsity", type=float, metavar="SHARE", default=None, help="this share of each matrix becomes 0")
     what.add_argument("--pattern", metavar="N:M", default=None, help="N of each M columns stay, such as 2:4")

@@ -15,7 +15,7 @@ METHODS = "absmax, search, gptq or kl"
 
 def add_quantize_options(parser: argparse.ArgumentParser) -> None:
     """The flags of `llmi quantize`."""
-    parser.add_argument("model", help="a .gguf file of one part, or a name")
+    parser.add_argument("model", help="a .gguf file of one part, a folder of safetensors, or a name")
     parser.add_argument("out", help="a new .gguf file")
     parser.add_argument(
         "--type",

@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +108,17 @@ class Calibration(StaysHere):
         """A key that tensors with the same products have in common; None without products."""
         found = self._products.get(name)
         return None if found is None else found.key
+
+    def of_tensors(self, names: Mapping[str, Sequence[str]]) -> Calibration:
+        """The same for another form of the model. names: its tensors, and of each that which it is made of, or those of all experts."""
+        sums, products = dict(self._sums), dict(self._products)
+        for new, old in names.items():
+            if all(name in self._sums for name in old):
+                squares, counts = zip(*(self._sums[name] for name in old), strict=True)
+                sums[new] = np.concatenate(squares), np.concatenate(counts)
+            if old[0] in products:
+                products[new] = products[old[0]]
+        return Calibration(sums, products, self.made, self._path)
 
     def digest(self) -> str:
         """SHA-256 of all sums and products."""

@@ -37,9 +37,9 @@ TYPES = FLOATS | {"I8": -1, "U8": -2, "BOOL": -3, "I32": -4, "I64": -5, "F8_E4M3
 _NAMES = {number: name for name, number in TYPES.items()}
 
 
-def source_of(path: Path, made: str) -> Source:
-    """The model at `path`, for a method of this name. Raises ModelFileError: the method does not know its form."""
-    if made == "quantize" or find(path).config is None:
+def source_of(path: Path) -> Source:
+    """The model at `path`: a GGUF file, or a folder of floats. Raises ModelFileError."""
+    if find(path).config is None:
         return Source(path)
     source = FolderSource(path)
     source.check_is_float()
@@ -109,11 +109,8 @@ class FolderSource(Source):
         return data
 
     def free_path(self, out: str | os.PathLike[str]) -> Path:
-        """A new folder's. Raises InvalidParamsError."""
-        path = Path(os.path.abspath(out))  # noqa: PTH100
-        if path.suffix == ".gguf":
-            raise InvalidParamsError(f"out: {path}: a folder of safetensors becomes a folder, no .gguf file", "out")
-        return not_there(path)
+        """A new folder's or GGUF file's. Raises InvalidParamsError."""
+        return not_there(Path(os.path.abspath(out)))  # noqa: PTH100
 
     @property
     def layer_prefix(self) -> str:

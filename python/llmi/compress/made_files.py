@@ -98,7 +98,7 @@ class Source:
         self.opened: OpenModel = open_model(path)
         if self.opened.core.gguf is None:
             raise ModelFileError(
-                f"{path} is a folder of safetensors: make a GGUF file of it first (llama.cpp's convert_hf_to_gguf.py)",
+                f"{path} is a folder of safetensors, no GGUF file",
                 str(path),
             )
         if len(self.opened.files) != 1:
@@ -228,14 +228,18 @@ def origin_of(source: Source, sums: Calibration | None, given: Calibration | str
     return {"source": digest, "model": source.path.name, "calibration": told}
 
 
-def calibration_of(path: Path, source: Path, wanted: Mapping[str, object], given: str | os.PathLike[str] | None) -> Calibration:
-    """The calibration that a receipt names. Raises InvalidParamsError: it is not found, or is another one."""
+def calibration_of(
+    path: Path, source: Source, ready: Source, wanted: Mapping[str, object], given: str | os.PathLike[str] | None
+) -> Calibration:
+    """The calibration that a receipt names, of the source or of what was made ready of it. Raises InvalidParamsError: it is not found, or
+    is another one."""
     made = wanted.get("made")
     beside = path.parent / str(wanted.get("file"))
     if given is not None or (wanted.get("file") is not None and beside.is_file()):
         found = Calibration.load(beside if given is None else given)
     elif isinstance(made, dict) and made.get("text") == "own":
-        found = calibrate(source, tokens=made.get("tokens", 0), seed=made.get("seed", 0), gram=made.get("gram", False))
+        of = source if made.get("model") == source.opened.digest()() else ready
+        found = calibrate(of.path, tokens=made.get("tokens", 0), seed=made.get("seed", 0), gram=made.get("gram", False))
     else:
         raise InvalidParamsError(f"{path}: it was made with a calibration on a given text: name its file by --calibration", "calibration")
     if found.digest() != wanted.get("digest"):

@@ -48,8 +48,8 @@ def prune(
     model : path or name
         A GGUF file of one part, or a folder of float safetensors.
     out : path
-        A new .gguf file, or of a folder a new one with the same files beside the weights; it is written whole or not at all. Matrices that
-        were quantised become F16.
+        A new .gguf file, or of a folder a new one with the same files beside the weights, if it does
+        not end in .gguf; it is written whole or not at all. Matrices that were quantised become F16.
     sparsity : float, optional
         The share that goes, in [0, 1]. Give this or pattern.
     pattern : str, optional

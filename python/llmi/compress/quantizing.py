@@ -15,6 +15,8 @@ from llmi.compress.budget import write_within
 from llmi.compress.calibration import Calibration
 from llmi.compress.chosen_types import Settings
 from llmi.compress.column_scales import ScaledSource
+from llmi.compress.converting import in_form_of
+from llmi.compress.folders import source_of
 from llmi.compress.gguf_file import NewTensor, StoredTensor, made_ahead, write_gguf
 from llmi.compress.grids import GRIDS
 from llmi.compress.made_files import FLOATS, RECEIPT, VERSION, Report, Source, float_bytes, free_path, origin_of
@@ -64,7 +66,7 @@ def quantize(
     Parameters
     ----------
     model : path or name
-        A GGUF file of one part.
+        A GGUF file of one part, or a folder of float safetensors, which becomes one first: tensors have GGUF's names from then on.
     out : path
         A new .gguf file; it is written whole or not at all.
     type : {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4", "F16", "BF16", "F32"}, optional
@@ -103,7 +105,8 @@ def quantize(
         An unknown type or method, a type beside a mixture, a pattern that no tensor matches, a calibration of another model or without what
         the method needs, an `out` that exists or cannot be written.
     ModelFileError
-        No GGUF file of one part, or no calibration; UnsupportedModelError names what a rotation or awq does not know of a graph.
+        No GGUF file of one part and no folder of floats, or no calibration; UnsupportedModelError names what a rotation or awq does not
+        know of a graph, or what GGUF cannot hold of a folder; TokenizerError of its tokenizer.
 
     Examples
     --------
@@ -114,16 +117,18 @@ def quantize(
     settings = Settings.of(type, method, rules, like, rotate, awq, budget_bytes)
     settings.check(calibration)
     path, target = by_name.resolve(model), free_path(out)
-    source = Source(path)
+    source = source_of(path)
     plain = origin_of(source, None, None)
-    with rotated(source, settings.rotate, plain) as ready:
+    with in_form_of(source, target) as (gguf, names), rotated(gguf, settings.rotate, plain) as ready:
         sums = calibrated(ready, calibration, gram=settings.method == "gptq", is_rotated=settings.rotate is not None)
-        origin = origin_of(ready, sums, None if calibration == OWN else calibration) | plain
+        is_of_ready = calibration == OWN or settings.rotate is not None
+        origin = origin_of(ready if is_of_ready else source, sums, None if calibration == OWN else calibration) | plain
+        sums = sums and sums.of_tensors(names)
         if settings.budget_bytes is None:
             report = write_quantized(ready, target, settings, sums, origin)
         else:
             report = write_within(ready, target, settings, sums, partial(write_quantized, origin=origin))
-    report.source_bytes = source.gguf.path.stat().st_size
+    report.source_bytes = source.num_bytes
     if settings.rotate is not None:
         report.requantized = quantized_types(source, source.tensors)
     return report

@@ -11,6 +11,7 @@ from typing import Any
 
 from llmi.compress.calibration import Calibration
 from llmi.compress.chosen_types import Settings
+from llmi.compress.converting import in_form_of
 from llmi.compress.fewer_columns import DropColumns
 from llmi.compress.fewer_heads import DropHeads
 from llmi.compress.folders import FolderSource, source_of
@@ -88,16 +89,18 @@ def replay_file(
         raise InvalidParamsError(f"{path}: {error}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidParamsError(f"{path}: its receipt cannot be read: {error!r:.200}") from None
-    source = source_of(by_name.resolve(path.parent / name if model is None else model), receipt["made"])
+    source = source_of(by_name.resolve(path.parent / name if model is None else model))
     found = source.opened.digest()()
     if found != digest:
         raise InvalidParamsError(f"{source.path} is not the source of {path}: SHA-256 {found}, not {digest}")
     turn = receipt["settings"].get("rotate")
     with (
         tempfile.TemporaryDirectory(dir=path.parent) as folder,
-        rotated(source, turn, {"source": digest, "model": name}) as ready,
+        in_form_of(source, path, name) as (gguf, names),
+        rotated(gguf, turn, {"source": digest, "model": name}) as ready,
     ):
-        sums = None if "calibration" not in origin else calibration_of(path, ready.path, origin["calibration"], calibration)
+        sums = None if "calibration" not in origin else calibration_of(path, source, ready, origin["calibration"], calibration)
+        sums = sums and sums.of_tensors(names)
         again = Path(folder) / path.name
         writes(ready, again, origin, sums)
         first, second = (open_model(each).digest()() if is_folder else sha256_of_file(each) for each in (path, again))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from llmi.base.progress import progress
 from llmi.compress.calibration import Calibration
+from llmi.compress.converting import in_form_of
 from llmi.compress.folders import source_of
 from llmi.compress.gguf_file import SIZES, NewTensor, made_ahead
 from llmi.compress.made_files import FLOATS, VERSION, Report, Source, float_bytes, loaded, origin_of
@@ -83,9 +84,13 @@ def rewrite(
     calibration: Calibration | str | os.PathLike[str] | None = None,
 ) -> Report:
     """Makes `out` of `model`. Raises InvalidParamsError, ModelFileError."""
-    source = source_of(by_name.resolve(model), method.made)
+    source = source_of(by_name.resolve(model))
     target, sums = source.free_path(out), loaded(calibration)
-    return write(source, target, method, origin_of(source, sums, calibration), sums)
+    origin = origin_of(source, sums, calibration)
+    with in_form_of(source, target) as (ready, names):
+        report = write(ready, target, method, origin, sums and sums.of_tensors(names))
+    report.source_bytes = source.num_bytes
+    return report
 
 
 def write(source: Source, target: Path, method: Method, origin: Mapping[str, object], calibration: Calibration | None) -> Report:

@@ -11,8 +11,9 @@ from llmi.compress import cuts
 from llmi.compress.gguf_file import NewTensor
 from llmi.compress.made_files import Source
 from llmi.compress.rewriting import float_tensor
+from llmi.compress.stored_rows import rows_of
 from llmi.errors import ModelFileError
-from llmi.families.spec import RowOrder, TensorBinding
+from llmi.families.spec import TensorBinding
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,7 +63,7 @@ class Role:
     @property
     def rows(self) -> Rows:
         """The tensor's rows, in the role's order."""
-        return _rows(self.binding.order, self.count)
+        return rows_of(self.binding.order, self.count)
 
 
 def with_roles(source: Source, method: str, roles: Sequence[Role]) -> dict[str, NewTensor]:
@@ -86,7 +87,7 @@ def with_roles(source: Source, method: str, roles: Sequence[Role]) -> dict[str, 
         for role in own:
             places = np.searchsorted(kept, role.rows[role.kept])
             role.binding.order = dataclasses.replace(role.binding.order, first_row=int(places.min()))
-            if not np.array_equal(_rows(role.binding.order, len(role.kept)), places):
+            if not np.array_equal(rows_of(role.binding.order, len(role.kept)), places):
                 raise source.refuse(method, f"whose {name} has rows of several roles in an order that fewer heads do not have")
     return made
 
@@ -95,17 +96,6 @@ def _shape(source: Source, binding: TensorBinding) -> tuple[int, ...]:
     if binding.name not in source.tensors:
         raise ModelFileError(f"{source.path}: the tensor '{binding.name}' is missing", str(source.path))
     return source.tensors[binding.name].shape
-
-
-def _rows(order: RowOrder, count: int) -> Rows:
-    rows = np.arange(count)
-    if not order.head_rows:
-        return order.first_row + rows
-    head, within = np.divmod(rows, order.head_rows)
-    half = order.adjacent_pairs // 2
-    if half:
-        within = np.where(within < 2 * half, 2 * (within % half) + within // half, within)
-    return order.first_row + head * (order.head_stride or order.head_rows) + within
 
 
 def _filled(source: Source, new: Sequence[tuple[Role, Rows]], kept: Sequence[int]) -> F32:
