@@ -40,9 +40,10 @@ def check_flags(data: Data, mask: str | None, fail: Callable[[str, str], Excepti
             raise fail("added_tokens", f"{content!r:.60} has {', '.join(flags)}")
 
 
-def differences(here: LoadedTokenizer, there: LoadedTokenizer) -> Iterator[tuple[str, str]]:
-    """(field, what differs) of each part that a folder's tokenizer (here) and a GGUF file's (there) do not share."""
-    ours, theirs = _parts(here, here), _parts(there, here)
+def differences(here: LoadedTokenizer, data: Data, there: LoadedTokenizer) -> Iterator[tuple[str, str]]:
+    """(field, what differs) of each part that a folder's tokenizer (here, with its tokenizer.json) and a GGUF file's (there) do not
+    share."""
+    ours, theirs = _parts(here, data, here), _parts(there, json.loads(there.build().to_str()), here)
     for field, part in ours.items():
         if part != theirs[field]:
             yield field, _first_difference(part, theirs[field])
@@ -77,9 +78,9 @@ def _ids(library: tokenizers.Tokenizer, texts: list[str], special: bool) -> list
     return [encoding.ids for encoding in library.encode_batch_fast(texts, add_special_tokens=False)]
 
 
-def _parts(loaded: LoadedTokenizer, here: LoadedTokenizer) -> dict[str, Any]:
+def _parts(loaded: LoadedTokenizer, data: Data, here: LoadedTokenizer) -> dict[str, Any]:
     """What must be the same, by field; ids that the folder has no token for are left out."""
-    listed, data = loaded.listed, json.loads(loaded.build().to_str())
+    listed = loaded.listed
     vocabulary = {token_id: listed.texts[token_id] for token_id, text in enumerate(here.listed.texts) if text}
     special = dict(sorted((listed.special | _markup(loaded)).items()))
     templates = {name: text for name, text in loaded.chat_templates.items() if text}
@@ -103,8 +104,8 @@ def _parts(loaded: LoadedTokenizer, here: LoadedTokenizer) -> dict[str, Any]:
 
 
 def _model(data: Data, vocabulary: dict[int, str], byte_level: bool) -> Any:
-    model = data["model"]
-    model["vocab"] = {text: token_id for token_id, text in vocabulary.items()}
+    model = data["model"] | {"vocab": {text: token_id for token_id, text in vocabulary.items()}}
+    data = data | {"model": model}
     if byte_level:
         return ignores_merges(data), unknown_of(data, byte_level), model["merges"]
     # A text that is an added token is found before any merge could make it.

@@ -58,17 +58,20 @@ def gguf_entries(folder: Path, *, num_rows: int | None = None) -> dict[str, byte
     """
     loaded = tokenizer_directory.load(folder, {})
     library = loaded.build()
-    source = _Source(folder, loaded, library.token_to_id, json.loads(library.to_str()))
     size = len(loaded.listed.texts)
+    source = _Source(folder, loaded, library.token_to_id, json.loads(library.to_str()), num_rows or size)
     if num_rows is not None and num_rows < size:
         raise source.fail("vocab_size", f"the tokenizer has {size:,} ids, and the model's embedding {num_rows:,} rows")
-    if source.kind not in _KINDS:
-        raise source.fail("model", f"{source.data['model']['type']} vocabularies are not written yet")
     same_tokenizer.check_flags(source.data, loaded.template_tokens.get("mask_token"), source.fail)
-    entries = _KINDS[source.kind](source) | _tokens(source, num_rows or size) | _ids(source) | _templates(loaded.chat_templates)
-    read = _read(entries, source)
-    for field, problem in same_tokenizer.differences(source.loaded, read):
-        raise source.fail(field, problem)
+    refusals = []
+    for kind in source.kinds:
+        try:
+            entries, read = _made(source, kind)
+            break
+        except TokenizerError as error:
+            refusals.append(error)
+    else:
+        raise refusals[0]
     notes = same_tokenizer.accepted(loaded, read)
     if notes:
         warnings.warn(f"{folder}: {'; '.join(notes)}", UserWarning, stacklevel=2)
@@ -81,11 +84,20 @@ class _Source:
     loaded: LoadedTokenizer
     id_of: Callable[[str], int | None]
     data: Data  # its tokenizer.json, as the library writes it
+    num_rows: int
 
     @property
-    def kind(self) -> str:
-        """GGUF's name of the vocabulary's kind."""
-        return {"Unigram": "t5", "WordPiece": "bert"}.get(self.data["model"]["type"], "gpt2" if self.loaded.listed.byte_level else "llama")
+    def texts(self) -> list[str]:
+        """Of all rows; those that no token has are named."""
+        known = self.loaded.listed.texts
+        return [text or f"[PAD{token_id}]" for token_id, text in enumerate(known + [""] * (self.num_rows - len(known)))]
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """GGUF's names of the vocabulary's kind; the first that can say all of it is taken."""
+        if self.loaded.listed.byte_level:
+            return ("gpt2",)
+        return {"Unigram": ("t5",), "WordPiece": ("bert",)}.get(self.data["model"]["type"], ("llama", "gemma4"))
 
     def fail(self, field: str, problem: str) -> TokenizerError:
         return TokenizerError(f"{self.folder}: {field}: {problem}: GGUF cannot say it", self.folder, field)
@@ -97,18 +109,33 @@ class _Source:
         return model["unk_id"] if model.get("unk_id") is not None else self.id_of(unknown) if unknown else None
 
 
+def _made(source: _Source, kind: str) -> tuple[dict[str, bytes], LoadedTokenizer]:
+    """The entries of this kind, and what they are when they are read. Raises TokenizerError: it is not the folder's tokenizer."""
+    entries = _tokens(source, kind) | _KINDS[kind](source) | _ids(source, kind) | _templates(source.loaded.chat_templates)
+    read = _read(entries, source)
+    for field, problem in same_tokenizer.differences(source.loaded, source.data, read):
+        raise source.fail(field, problem)
+    return entries, read
+
+
 def _byte_pairs(source: _Source) -> dict[str, bytes]:
     data = source.data
-    steps, model = steps_of(data), data["model"]
-    for name, rule in sorted(RULES.items(), key=lambda item: item[1].ignore_merges != model["ignore_merges"]):
+    steps, ignores = steps_of(data), data["model"]["ignore_merges"]
+    matters: bool | None = None  # whether merges are ignored; it takes a second to find out
+    for name, rule in RULES.items():
         cut = {"normalizer": {"type": "NFC"} if rule.compose else None, "pre_tokenizer": json.loads(rule.pre_tokenizer().__getstate__())}
         if name == "default" or not rule.byte_level or steps_of(data | cut) != steps:
             continue
-        if rule.ignore_merges == model["ignore_merges"] or not ignores_merges(data | {"model": model | {"ignore_merges": True}}):
-            merges = [" ".join(pair) for pair in model["merges"]]
-            return {GGML + "pre": text_entry(name), GGML + "merges": texts_entry(merges)}
-    shown = f"{json.dumps(steps, ensure_ascii=False):.2000}, with ignore_merges {model['ignore_merges']}"
+        if rule.ignore_merges != ignores and matters is None:
+            matters = ignores_merges(data | {"model": data["model"] | {"ignore_merges": True}})
+        if rule.ignore_merges == ignores or not matters:
+            return _merges(source, name)
+    shown = f"{json.dumps(steps, ensure_ascii=False):.2000}, with ignore_merges {ignores}"
     raise source.fail("pre_tokenizer", f"no name of tokenizer.ggml.pre cuts words as {shown}")
+
+
+def _merges(source: _Source, name: str = "gemma4") -> dict[str, bytes]:
+    return {GGML + "pre": text_entry(name), GGML + "merges": texts_entry([" ".join(pair) for pair in source.data["model"]["merges"]])}
 
 
 def _sentencepiece(source: _Source) -> dict[str, bytes]:
@@ -119,37 +146,35 @@ def _sentencepiece(source: _Source) -> dict[str, bytes]:
     places: dict[str, int] = {}
     for left, right in source.data["model"]["merges"]:
         places.setdefault(left + right, len(places))
-    scores = [-float(places.get(text, len(places))) for text in source.loaded.listed.texts]
+    scores = [-float(places.get(text, len(places))) for text in source.texts]
     return {GGML + "scores": floats_entry(scores), GGML + "add_space_prefix": flag_entry(steps != [MARK])}
 
 
-def _tokens(source: _Source, num_rows: int) -> dict[str, bytes]:
+def _tokens(source: _Source, kind: str) -> dict[str, bytes]:
     listed = source.loaded.listed
     has_bytes = not listed.byte_level and source.data["model"].get("byte_fallback")
     unknown = source.unknown_id
     types = []
     for token_id, text in enumerate(listed.texts):
         if not text:
-            kind = UNUSED
+            token_type = UNUSED
         elif token_id in listed.special:
-            kind = CONTROL
+            token_type = CONTROL
         elif token_id in listed.whole:
-            kind = USER_DEFINED
+            token_type = USER_DEFINED
         elif token_id == unknown:
-            kind = UNKNOWN
+            token_type = UNKNOWN
         else:
-            kind = BYTE if has_bytes and text in BYTE_TOKENS else NORMAL
-        types.append(kind)
-    padding = num_rows - len(types)
-    texts = [text or f"[PAD{token_id}]" for token_id, text in enumerate(listed.texts + [""] * padding)]
+            token_type = BYTE if has_bytes and text in BYTE_TOKENS else NORMAL
+        types.append(token_type)
     return {
-        GGML + "model": text_entry(source.kind),
-        GGML + "tokens": texts_entry(texts),
-        GGML + "token_type": numbers_entry(types + [UNUSED] * padding),
+        GGML + "model": text_entry(kind),
+        GGML + "tokens": texts_entry(source.texts),
+        GGML + "token_type": numbers_entry(types + [UNUSED] * (source.num_rows - len(types))),
     }
 
 
-def _ids(source: _Source) -> dict[str, bytes]:
+def _ids(source: _Source, kind: str) -> dict[str, bytes]:
     loaded = source.loaded
     ids = {name: source.id_of(loaded.template_tokens[key]) for key, name in _NAMES.items() if key in loaded.template_tokens}
     ids |= {"bos": loaded.bos_token_id, "eos": loaded.main_eos_token_id, "unknown": source.unknown_id}
@@ -158,7 +183,7 @@ def _ids(source: _Source) -> dict[str, bytes]:
     ids["eot"] = unmarked[0] if unmarked else None
     entries = {}
     add_eos = bool(loaded.suffix)
-    if source.kind == "bert":
+    if kind == "bert":
         ids["seperator"] = loaded.suffix[-1] if loaded.suffix else ids.get("seperator")
         entries[GGML + "add_sep_token"] = flag_entry(bool(loaded.suffix))
         add_eos = False
@@ -189,4 +214,4 @@ def _read(entries: dict[str, bytes], source: _Source) -> LoadedTokenizer:
     return dataclasses.replace(loaded, build=lambda: library)
 
 
-_KINDS: dict[str, Callable[[_Source], dict[str, bytes]]] = {"gpt2": _byte_pairs, "llama": _sentencepiece}
+_KINDS: dict[str, Callable[[_Source], dict[str, bytes]]] = {"gpt2": _byte_pairs, "llama": _sentencepiece, "gemma4": _merges}

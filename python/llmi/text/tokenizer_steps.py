@@ -23,8 +23,11 @@ def steps_of(data: Mapping[str, Any]) -> list[Data]:
     normalizer = _flat(data["normalizer"], "normalizers")
     cuts = [simple for step in _flat(data["pre_tokenizer"], "pretokenizers") for simple in _simple(step)]
     model = data["model"]
-    if MARK in [*normalizer, *cuts]:  # no space is left to cut at
+    marks = MARK in [*normalizer, *cuts]
+    if marks:  # no space is left to cut at
         cuts = [step for step in cuts if step.get("pattern") != {"String": " "} or step == MARK]
+    if model["type"] == "BPE" and marks and not any("\n" in text and text.strip("\n") for text in model["vocab"]):
+        cuts = [step for step in cuts if step != _LINES]  # no token holds the end of a line and more
     if model["type"] == "BPE" and not model["merges"] and not ignores_merges(data):
         cuts = [step for step in cuts if step["type"] != "Split" or step["behavior"] != "Isolated"]  # a character is a token, however cut
     return normalizer + cuts
@@ -41,6 +44,9 @@ def _split(expression: str) -> Data:
     plain = re.sub(r"\\x\{([0-9A-F]+)\}", lambda number: chr(int(number[1], 16)), expression)
     plain = plain.replace("\r", r"\r").replace("\n", r"\n").replace("\t", r"\t")
     return {"type": "Split", "pattern": {"Regex": plain}, "behavior": "Isolated", "invert": False}
+
+
+_LINES = _split(r"[^\n]+|[\n]+")
 
 
 def _simple(step: Data) -> list[Data]:
