@@ -169,9 +169,10 @@ class FolderSource(Source):
     def metadata(self, changes: Mapping[str, Any], receipt: str, kinds: set[int]) -> dict[str, Any]:
         """Of config.json and the weights' header."""
         config = self._config | dict(changes)
-        for name in _TYPE if kinds else ():
-            if config.get(name) is not None:
-                config[name] = "float32" if kinds == {FLOATS["F32"]} else "float16"
+        if kinds:
+            told = "float32" if kinds == {FLOATS["F32"]} else "float16"
+            inner = {_INNER: _typed(config[_INNER], told)} if isinstance(config.get(_INNER), dict) else {}
+            config = _typed(config, told) | inner
         return {CONFIG: config, "__metadata__": self._format | {RECEIPT: receipt}}
 
     def write(self, path: Path, metadata: Mapping[str, Any], tensors: Sequence[NewTensor], written: Callable[[], object]) -> None:
@@ -212,6 +213,11 @@ class FolderSource(Source):
         for file in sorted(self.path.iterdir()):
             if file.is_file() and file.name not in (CONFIG, INDEX) and not file.name.endswith(_WEIGHTS):
                 yield file
+
+
+def _typed(section: Mapping[str, Any], told: str) -> dict[str, Any]:
+    """The same with another type of weights, where it names one."""
+    return {name: told if name in _TYPE and value is not None else value for name, value in section.items()}
 
 
 def _header(metadata: Mapping[str, str], tensors: Sequence[NewTensor]) -> bytes:

@@ -169,7 +169,8 @@ class Prune:
 def _norms(source: Source, calibration: Calibration, weight: TensorBinding) -> F32:
     """[columns], or of experts [experts, columns]. Raises InvalidParamsError: they are of another shape."""
     name = weight.name
-    norms, columns = calibration.norms(name), num_columns(source, weight)
+    norms = calibration.norms(name)
+    columns = num_columns(source, weight)
     if norms.shape[-1] != columns:
         raise InvalidParamsError(f"calibration: {name} reads {columns} columns, it has {norms.shape[-1]}: another model's", "calibration")
     return norms

@@ -10,6 +10,7 @@ from llmi.base.progress import progress
 from llmi.compress.calibration import Calibration, own_windows
 from llmi.compress.least_squares import mean_square, over_columns, products, solve
 from llmi.compress.made_files import Source
+from llmi.compress.stored_matrices import matrix, turned
 from llmi.errors import InvalidParamsError, call_core
 from llmi.llm import LLM
 
@@ -44,7 +45,7 @@ def check_repairable(source: Source, layers: Sequence[int]) -> None:
         if first == 0:
             raise InvalidParamsError("repair: before layer 0 there is no down projection that could stand in for it", "layers")
         layer = source.spec.layers[first - 1]
-        if layer.moe.num_experts or not layer.mlp.down.weight.name or layer.mlp.down.weight.transposed:
+        if layer.moe.num_experts or not layer.mlp.down.weight.name:
             raise source.refuse("repair", f"whose layer {first - 1} has no down projection of its own")
         norms = (layer.post_mlp_norm, layer.mlp_sum_norm)
         if any(norm.present for norm in norms) or layer.output_scale.name or layer.input.present:
@@ -60,11 +61,11 @@ def repaired(source: Source, layers: Sequence[int], calibration: Calibration | N
         windows = own_windows(llm, tokens, seed)
         for first, behind in runs_of(layers):
             layer = source.spec.layers[first - 1]
-            name = layer.mlp.down.weight.name
-            read, added = _rows(llm, windows, name, first, behind)
+            down = layer.mlp.down.weight
+            read, added = _rows(llm, windows, down.name, first, behind)
             squares = products(read, read)
-            change = solve(products(added, read), squares, DAMPING * mean_square(squares), name)
-            changed[name] = (source.values(name) + change / layer.residual_scale).astype(np.float32)
+            change = solve(products(added, read), squares, DAMPING * mean_square(squares), down.name)
+            changed[down.name] = turned((matrix(source, down) + change / layer.residual_scale).astype(np.float32), down)
     return changed
 
 

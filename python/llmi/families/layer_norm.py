@@ -60,7 +60,13 @@ def gpt2(c: Config) -> ModelSpec:
     return spec
 
 
-@family("gpt_bigcode", hf="GPTBigCodeForCausalLM", gguf="starcoder", keys=GPT2_KEYS, defaults=TIED | {"max_position_embeddings": 1024})
+@family(
+    "gpt_bigcode",
+    hf="GPTBigCodeForCausalLM",
+    gguf="starcoder",
+    keys=GPT2_KEYS | {"head_dim": ()},
+    defaults=TIED | {"max_position_embeddings": 1024},
+)
 def gpt_bigcode(c: Config) -> ModelSpec:
     """SantaCoder and StarCoder: GPT-2 with one head of keys and values. Li et al., 2023."""
     is_multi_query = c.boolean("multi_query", True)

@@ -65,7 +65,8 @@ def gpt_neox(c: Config) -> ModelSpec:
         "intermediate_size": "n_inner",
         "hidden_act": "activation_function",
         "layer_norm_eps": "layer_norm_epsilon",
-    },
+    }
+    | NO_GROUPS,
 )
 def gptj(c: Config) -> ModelSpec:
     """GPT-J: one norm, interleaved rotation of a part of each head, a bias of the head. Wang and Komatsuzaki, 2021."""
@@ -123,7 +124,13 @@ def phi(c: Config) -> ModelSpec:
     return dense(c, style, partial=0.5)
 
 
-@family("stablelm", hf=["StableLmForCausalLM", "StableLMEpochForCausalLM"], gguf="stablelm", defaults={"max_position_embeddings": 4096})
+@family(
+    "stablelm",
+    hf=["StableLmForCausalLM", "StableLMEpochForCausalLM"],
+    gguf="stablelm",
+    keys={"head_dim": ()},
+    defaults={"max_position_embeddings": 4096},
+)
 def stablelm(c: Config) -> ModelSpec:
     """StableLM 2: a quarter of each head rotated; each query and key head may have a norm of its own. Bellagente et al., 2024."""
     names = {"query_norm": "self_attn.q_layernorm.norms.{head}", "key_norm": "self_attn.k_layernorm.norms.{head}"}
