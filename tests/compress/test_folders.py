@@ -320,7 +320,7 @@ def test_lists_by_layer(tmp_path: Path) -> None:
         (lambda model, out: prune(model, out / "none" / "a", sparsity=0.5), "there is no folder"),
         (lambda model, out: prune(model, out / "a", pattern="2:3"), "2:3"),
         (lambda model, out: drop_layers(model, out / "a", layers=[4]), "there is no layer 4"),
-        (lambda model, out: quantize(model, out / "a", type="Q8_0"), "must end in .gguf"),
+        (lambda model, out: quantize(model, out / "a", type="Q8_0"), "type must be one of W4A16"),
         (lambda model, out: prune(CHECKPOINTS / "ct-W8A8", out / "a", sparsity=0.5), "no quantised ones"),
         (lambda model, out: replay_file(model), "has no receipt"),
     ],

@@ -109,8 +109,8 @@ def _parser() -> argparse.ArgumentParser:
     add_quantize_options(
         commands.add_parser(
             "quantize",
-            help="a GGUF file in a smaller type",
-            description="Writes a GGUF file with smaller matrices. Equal inputs give equal bytes; `llmi replay OUT -m MODEL` checks it.",
+            help="a GGUF file or a folder in a smaller type",
+            description="Writes a model with smaller matrices. Equal inputs give equal bytes; `llmi replay OUT -m MODEL` checks it.",
         )
     )
     add_prune_options(

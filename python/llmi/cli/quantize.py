@@ -1,4 +1,4 @@
-"""`llmi quantize MODEL OUT`: a GGUF file in a smaller type."""
+"""`llmi quantize MODEL OUT`: a GGUF file or a folder in a smaller type."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from llmi.errors import InvalidParamsError
 
 # As llmi.compress has them, which is loaded when the command runs.
 TYPES = "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, MXFP4, F32, F16, BF16"
+PACKED = "W4A16, W4A16_ASYM, W8A16"
 METHODS = "absmax, search, gptq or kl"
 
 
 def add_quantize_options(parser: argparse.ArgumentParser) -> None:
     """The flags of `llmi quantize`."""
-    parser.add_argument("model", help="a .gguf file of one part, a folder of safetensors, or a name")
-    parser.add_argument("out", help="a new .gguf file")
+    parser.add_argument("model", help="a .gguf file of one part, a folder of float safetensors, or a name")
+    parser.add_argument("out", help="a new .gguf file, or of a folder a new folder")
     parser.add_argument(
         "--type",
         default=None,
         metavar="TYPE",
-        help=f"of the matrices of the layers (Q4_0): {TYPES}; for study int8-tensor, int8-channel, int8-32",
+        help=f"of the matrices of the layers (Q4_0): {TYPES}; for study int8-tensor, int8-channel, int8-32; of a folder {PACKED}",
     )
     parser.add_argument("--like", default=None, metavar="MIXTURE", help="types of all tensors as llama.cpp mixes them, such as Q4_K_M")
     parser.add_argument(

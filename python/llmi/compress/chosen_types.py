@@ -122,7 +122,7 @@ def fitting(
         if chosen is not None:
             wanted[tensor.name] = chosen
     if unused:
-        raise InvalidParamsError(f"tensors: no tensor of two dimensions has a name like {sorted(unused)[0]!r}", "tensors")
+        raise InvalidParamsError(f"tensors: no matrix that can be quantised has a name like {sorted(unused)[0]!r}", "tensors")
     return wanted, fallbacks
 
 

@@ -195,11 +195,16 @@ class FolderSource(Source):
             shutil.rmtree(part, ignore_errors=True)
 
     def write_header(self, folder: Path, metadata: Mapping[str, Any], tensors: Sequence[NewTensor]) -> Path:
-        """The same folder's config and weights, of zeros that take no room on the disk. Raises OSError."""
+        """The same folder's config and weights: shapes that are whole numbers, and zeros that take no room on the disk. Raises OSError."""
         self._write_config(folder, metadata)
         with (folder / WHOLE).open("wb") as file:
-            size = file.write(_header(metadata["__metadata__"], tensors))
-            file.truncate(size + sum(num_bytes(tensor.shape, tensor.type) for tensor in tensors))
+            place = file.write(_header(metadata["__metadata__"], tensors))
+            for tensor in tensors:
+                if tensor.type == TYPES["I64"]:
+                    file.seek(place)
+                    file.write(tensor.make())
+                place += num_bytes(tensor.shape, tensor.type)
+            file.truncate(place)
         return folder
 
     def _write_config(self, folder: Path, metadata: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from llmi.base.kinds import Whole
 from llmi.compress.calibration import Calibration, calibrate
+from llmi.compress.folders import source_of
 from llmi.compress.made_files import Source, loaded
 from llmi.compress.rewriting import write
 from llmi.compress.rotation import Rotate
@@ -29,7 +30,7 @@ def rotated(source: Source, seed: int | None, origin: Mapping[str, object]) -> I
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / source.path.name
         write(source, path, Rotate.of({"seed": seed}), origin, None)
-        yield Source(path)
+        yield source_of(path)
 
 
 def calibrated(source: Source, given: Calibration | str | os.PathLike[str] | None, *, gram: bool, is_rotated: bool) -> Calibration | None:

@@ -114,7 +114,7 @@ class Prune:
         """Zeros in every matrix of the layers."""
         weights: dict[str, TensorBinding] = {}
         for layer in source.spec.layers:
-            for weight in _matrices(layer):
+            for weight in matrices(layer):
                 own = {weight.name.replace("{expert}", str(expert)) for expert in range(max(layer.moe.num_experts, 1))}
                 if not own <= source.tensors.keys():
                     raise source.refuse("prune", f"whose {weight.name} is no matrix of the file")
@@ -176,11 +176,11 @@ def _norms(source: Source, calibration: Calibration, weight: TensorBinding) -> F
     return norms
 
 
-def _matrices(part: object) -> Iterator[TensorBinding]:
+def matrices(part: object) -> Iterator[TensorBinding]:
     """The weights of a part of a layer, without those that choose experts."""
     if isinstance(part, LinearSpec):
         if part.weight.name:
             yield part.weight
     elif dataclasses.is_dataclass(part) and not isinstance(part, RouterSpec):
         for field in dataclasses.fields(part):
-            yield from _matrices(getattr(part, field.name))
+            yield from matrices(getattr(part, field.name))

@@ -1,4 +1,4 @@
-"""A GGUF file with smaller matrices, and the receipt that makes it again."""
+"""A GGUF file, or a folder, with smaller matrices, and the receipt that makes it again."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from llmi.compress.gguf_file import NewTensor, StoredTensor, made_ahead, write_g
 from llmi.compress.grids import GRIDS
 from llmi.compress.made_files import FLOATS, RECEIPT, VERSION, Report, Source, float_bytes, free_path, origin_of
 from llmi.compress.mixtures import MIXTURES
+from llmi.compress.packed_folders import Pack, quantize_folder
 from llmi.compress.preparing import OWN, calibrated, rotated
 from llmi.compress.rewriting import float_tensor
 from llmi.compress.rounding import Rounding
@@ -59,32 +60,37 @@ def quantize(
     awq: bool = False,
     budget_bytes: int | None = None,
 ) -> Report:
-    """Writes a GGUF file with the matrices of the layers in a smaller type; all metadata and the tokenizer are those of the source.
+    """Writes a model with the matrices of the layers in a smaller type: of a GGUF file another one, with all metadata and the tokenizer; of
+    a folder of safetensors a folder in the form of compressed-tensors, as llm-compressor writes it and transformers and vLLM load it.
 
     Equal inputs give equal bytes, on every machine. The file has a receipt, from which `llmi replay OUT -m MODEL` makes it again.
 
     Parameters
     ----------
     model : path or name
-        A GGUF file of one part, or a folder of float safetensors, which becomes one first: tensors have GGUF's names from then on.
+        A GGUF file of one part, or a folder of float safetensors. With a .gguf file as out the folder becomes one first: tensors have
+        GGUF's names from then on.
     out : path
-        A new .gguf file; it is written whole or not at all.
+        A new .gguf file, or of a folder a new one with the same files beside the weights; it is written whole or not at all.
     type : {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4", "F16", "BF16", "F32"}, optional
         Of the matrices of the layers (default: Q4_0). Embedding, head and norms keep their types. Where 256 does not divide the columns, a
         K type becomes the one that llama.cpp chooses.
+        Of a folder "W4A16" (default), "W4A16_ASYM" (with zero points) or "W8A16": 4 or 8 bits in groups of 128 columns, or of the larger of
+        64 and 32 that divides the columns of all these matrices; one that 32 does not divide stays. Scales have the matrix's type.
         For study "int8-tensor", "int8-channel" or "int8-32" (2 to 8 bits): what such codes stand for, as F32: the file is not smaller.
     method : {"search", "absmax", "gptq", "kl"}
-        "absmax": ggml's own rule, byte for byte, for Q4_0 to Q8_0. "search": scales and minima of the least squared error, which a
-        calibration weighs by column. "gptq": the same, and each column makes up for the errors of those before it, by the products of a
-        calibration. "kl", of "int8-tensor": values are cut where `kl_threshold` cuts the histogram of magnitudes, then "absmax".
+        "absmax": byte for byte the rule of ggml for Q4_0 to Q8_0, and of llm-compressor for folders. "search": scales and minima of the
+        least squared error, which a calibration weighs by column. "gptq": the same, and each column makes up for the errors of those before
+        it, by the products of a calibration. "kl", of "int8-tensor": values are cut where `kl_threshold` cuts the histogram of magnitudes,
+        then "absmax".
     tensors : dict, optional
         Pattern of names, such as "blk.*.ffn_down.*": type. Of several that match, the last one holds, for all tensors of two dimensions or
-        more.
+        more; of a folder for the matrices of the layers.
     calibration : Calibration or path, optional
         Of `calibrate`, or a file of llama-imatrix; "own" makes one on the model's own text. "gptq" needs products of columns.
     like : str, optional
-        Instead of a type, one of llama.cpp's mixtures, embedding and head included: "Q4_K_M", "Q4_K_S", "Q3_K_S", "Q3_K_M", "Q3_K_L",
-        "Q5_K_S", "Q5_K_M", "Q6_K", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0" or "IQ4_NL".
+        Of GGUF files, as are awq and budget_bytes. Instead of a type, one of llama.cpp's mixtures, embedding and head included: "Q4_K_M",
+        "Q4_K_S", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q5_K_S", "Q5_K_M", "Q6_K", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0" or "IQ4_NL".
     rotate : int, optional
         Seed of a rotation that comes first, as by `rotate`. A calibration is then "own", or one of the file that `rotate` makes.
     awq : bool
@@ -106,7 +112,7 @@ def quantize(
         the method needs, an `out` that exists or cannot be written.
     ModelFileError
         No GGUF file of one part and no folder of floats, or no calibration; UnsupportedModelError names what a rotation or awq does not
-        know of a graph, or what GGUF cannot hold of a folder; TokenizerError of its tokenizer.
+        know of a graph, or what GGUF or the packed form cannot hold of a folder; TokenizerError of its tokenizer.
 
     Examples
     --------
@@ -114,6 +120,12 @@ def quantize(
     >>> print(quantize("model.gguf", "small.gguf", type="Q4_1", tensors={"*ffn_down*": "Q8_0"}))  # doctest: +SKIP
     """
     rules = [] if tensors is None else tensors.items()
+    if Path(out).suffix != ".gguf":
+        for name, given in {"like": like is not None, "budget_bytes": budget_bytes is not None, "awq": awq}.items():
+            if given:
+                raise InvalidParamsError(f"{name}: it is of GGUF files, and {Path(out)} is to be a folder", name)
+        packing = Pack.of({"type": type, "method": method, "tensors": rules, "rotate": rotate})
+        return quantize_folder(model, out, packing, calibration)
     settings = Settings.of(type, method, rules, like, rotate, awq, budget_bytes)
     settings.check(calibration)
     path, target = by_name.resolve(model), free_path(out)

@@ -19,6 +19,7 @@ from llmi.compress.gguf_file import GgufSource
 from llmi.compress.heads_of_files import PoolHeads
 from llmi.compress.layers import DropLayers
 from llmi.compress.made_files import RECEIPT, VERSION, Report, Source, calibration_of
+from llmi.compress.packed_folders import Pack
 from llmi.compress.preparing import rotated
 from llmi.compress.pruning import Prune
 from llmi.compress.quantizing import write_quantized
@@ -49,6 +50,7 @@ def _rewritten(of: Callable[[dict[str, Any]], Method]) -> Callable[[dict[str, An
 
 METHODS: dict[str, Callable[[dict[str, Any]], Write]] = {
     "quantize": _quantized,
+    "quantize_folder": _rewritten(Pack.of),
     "rotate": _rewritten(Rotate.of),
     "prune": _rewritten(Prune.of),
     "drop_layers": _rewritten(DropLayers.of),

@@ -57,12 +57,18 @@ class Edit:
         What llmi must read from the new file.
     remarks : dict
         Name: what was chosen.
+    fallbacks : dict
+        Name: why it stays.
+    types : dict, optional
+        Name: its new type, where that is no type of floats.
     """
 
     tensors: list[NewTensor]
     entries: Mapping[str, Any]
     spec: ModelSpec
     remarks: dict[str, str] = dataclasses.field(default_factory=dict)
+    fallbacks: dict[str, str] = dataclasses.field(default_factory=dict)
+    types: dict[str, str] | None = None
 
 
 class Method(Protocol):
@@ -111,8 +117,8 @@ def write(source: Source, target: Path, method: Method, origin: Mapping[str, obj
         path=str(target),
         bytes=sum(file.size for file in open_model(target).files),
         source_bytes=source.num_bytes,
-        tensors={name: _NAMES[kind] for name, kind in kinds.items()},
-        fallbacks={},
+        tensors={name: _NAMES[kind] for name, kind in kinds.items()} if edit.types is None else edit.types,
+        fallbacks=edit.fallbacks,
         remarks=edit.remarks,
         requantized=sorted({source.type_name(tensor) for tensor in matrices if SIZES[tensor.type][0] > 1}),
     )
