@@ -14,7 +14,7 @@ import pytest
 
 from bits import assert_same_bits
 from decoders import numbers_of, open_decoder
-from features import DEVICES, has_bits_of_its_own
+from features import DEVICES, WHOLE_GRIDS, has_bits_of_its_own
 from llmi import _core
 
 T = _core.testing
@@ -121,13 +121,16 @@ CONFIGURATIONS = [
 
 
 def digest_cases() -> list[Any]:
-    """Each configuration on each table. The reference table and the emulated device take seconds for some tokens: the short run has them with
-    the small model and, on the reference, one case of the other. The emulated device has one type of weights: the cases of test_ops.py cover
-    the others on it."""
+    """Each configuration on each table, or without LLMI_WHOLE_GRIDS=1 the larger model's on the best one, and one of them on the others. The
+    reference table and the emulated device take seconds for some tokens: the short run has them with the small model. The emulated device
+    has one type of weights: the cases of test_ops.py cover the others on it."""
     cases = []
-    for (model, dtype, kv, bits), table in itertools.product(CONFIGURATIONS, [*_core.system_info()["tables"], *DEVICES]):
+    tables = _core.system_info()["tables"]
+    for (model, dtype, kv, bits), table in itertools.product(CONFIGURATIONS, [*tables, *DEVICES]):
         small, first = model.startswith("smollm"), (dtype, kv, bits) == ("auto", "float16", 8)
         if table == "emulated" and (dtype != "auto" or (bits == 16 and not small)):
+            continue
+        if table in tables[:-1] and not (small or first or WHOLE_GRIDS):
             continue
         short = {"reference": small or first, "emulated": small and kv == "float16"}.get(table, True)
         cases.append(pytest.param(model, dtype, kv, bits, table, marks=[] if short else [pytest.mark.slow]))
