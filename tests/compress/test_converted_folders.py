@@ -24,6 +24,7 @@ from llmi.compress.replaying import replay_file
 from llmi.compress.rewriting import float_tensor
 from llmi.families.inert import matches
 from llmi.testing.tiny import save_safetensors
+from tiny_families import make
 
 CHECKPOINTS = Path(__file__).parents[1] / "data" / "checkpoints"
 RNG = np.random.default_rng(11)
@@ -84,6 +85,14 @@ def test_the_file_is_what_llama_cpp_makes(name: str, tmp_path: Path) -> None:
     assert ours.keys() | Source(tmp_path / "ours.gguf").gguf.entries.keys() >= NEEDED
     for entry, value in theirs.items():
         assert ours.get(entry) == value or any(matches(pattern, entry) for pattern in OTHERWISE), entry
+    assert np.array_equal(logits_of(tmp_path / "ours.gguf"), logits_of(folder))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", ["gemma", "glm", "gpt_neox", "gptj", "olmo", "stablelm", "internlm3", "bitnet"])
+def test_families_without_a_file_of_llama_cpp_here(name: str, families: Path, tmp_path: Path) -> None:
+    folder = make(name, families).path
+    quantize(folder, tmp_path / "ours.gguf", type="F32")
     assert np.array_equal(logits_of(tmp_path / "ours.gguf"), logits_of(folder))
 
 

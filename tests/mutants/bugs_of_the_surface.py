@@ -284,6 +284,22 @@ BUGS = [
         "compress/test_folders.py",
     ),
     Mutant(
+        "a folder's norms become a GGUF file without their one",
+        "python/llmi/compress/stored_rows.py",
+        "new_tensor",
+        "if is_changed else values",
+        "if not is_changed else values",
+        "compress/test_converted_folders.py",
+    ),
+    Mutant(
+        "a calibration of a folder loses its experts but one",
+        "python/llmi/compress/calibration.py",
+        "of_tensors",
+        "np.concatenate(squares)",
+        "squares[0]",
+        "compress/test_converted_folders.py",
+    ),
+    Mutant(
         "a budget takes the step that wins least first",
         "python/llmi/compress/budget.py",
         "assign",

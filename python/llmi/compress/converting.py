@@ -124,6 +124,8 @@ class Conversion:
                 absent.add(f"blk.{index}.attn_qkv.weight")
             if layer.mlp.gate.weight.name == layer.mlp.up.weight.name:
                 absent.add(f"blk.{index}.ffn_gate.weight")
+            if not layer.mlp_norm.present:
+                absent.add(f"blk.{index}.ffn_norm.weight")
         card = next(card for card in cards() if self.architecture in card.gguf)
         while True:
             c = Config(self.values, str(self.source.path), Wished(known, absent), gguf=self.architecture)
@@ -131,7 +133,7 @@ class Conversion:
             try:
                 spec = run_card(card, c)
             except LlmiError as error:
-                raise self._refused(f"that no GGUF file of {self.architecture} can hold: {error}") from None
+                raise self._refused(f"of which llmi makes no GGUF file: {error}") from None
             bindings = [(old, new) for _, old, new in _leaves(self.spec, spec) if isinstance(old, TensorBinding)]
             useless = {new.name for old, new in bindings if new.name and not old.name} - absent
             if not useless:
@@ -139,7 +141,6 @@ class Conversion:
             absent |= useless
         unread = c.unread()
         self.values = {key: value for key, value in self.values.items() if key not in unread}
-        self._compare(spec)
         places: dict[str, list[int]] = {}
         for old, _ in bindings:
             places.setdefault(old.name, []).append(old.order.first_row)
@@ -159,7 +160,7 @@ class Conversion:
         """Raises UnsupportedModelError: a tensor of the graph is not there, or has another shape."""
         for name, shape in _core.expected_tensors(spec.to_json(), str(self.source.path)).items():
             found = list(reversed(tensors[name].shape)) if name in tensors else None
-            if found is None or [size for size in found if size > 1] != [size for size in shape if size > 1]:
+            if found is None or (found != shape and (len(shape) > 1 or math.prod(found) != shape[0])):  # a vector may be in parts
                 raise self._refused(f"with a tensor {name} of shape {found}, not {shape}")
 
     def _check_all_used(self) -> None:
