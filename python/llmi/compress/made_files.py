@@ -165,7 +165,7 @@ class Source:
         architecture = self.gguf.text_of("general.architecture")
         entries = {f"{architecture}.block_count": number_entry(len(kept))}
         for name, entry in self.gguf.entries.items():
-            if name.startswith(f"{architecture}.") and (cut := sliced_entry(entry, total, kept)) is not None:
+            if name.startswith((f"{architecture}.", "xielu.")) and (cut := sliced_entry(entry, total, kept)) is not None:
                 entries[name] = cut
         return entries
 
