@@ -93,13 +93,27 @@ class SuperType:
         parts, own = values.reshape(-1, self.part), weights.reshape(-1, self.part)
         scale, low = now.scale.reshape(-1, 1), now.low.reshape(-1, 1)
         codes = nearest_codes(self, parts, scale, low)
-        scale, low = fitted_scales(self.has_minimum, parts, own, codes, (scale, low))
+        scale, low = self._fitted(parts, own, codes, (scale, low))
         shape = whole.scales.shape
         refitted = self._rounded(whole.d, whole.d_min, scale.reshape(shape), low.reshape(shape))
         first = (codes.reshape(*shape, self.part) * refitted.scales[..., None]).reshape(values.shape)
         second = np.repeat(-refitted.minima, self.part, axis=1)
         d, d_min = _two_factors(first, second, values, weights, (refitted.d, refitted.d_min))
         return self._rounded(d, d_min, refitted.scales * d, -refitted.minima * d_min)
+
+    def _fitted(self, parts: F32, weights: F32, codes: F32, now: tuple[F32, F32]) -> tuple[F32, F32]:
+        """The scale and the minimum of each part that fit these codes best; `now` where nothing is determined."""
+        squares, products = row_sum(weights * codes * codes), row_sum(weights * codes * parts)
+        alone = np.where(squares > 0, products / np.where(squares > 0, squares, 1), now[0])
+        if not self.has_minimum:
+            return alone, now[1]
+        total, mean, firsts = row_sum(weights), row_sum(weights * parts), row_sum(weights * codes)
+        determinant = total * squares - firsts * firsts
+        sound = determinant > np.float32(1e-6) * total * squares
+        divisor = np.where(sound, determinant, 1)
+        scale = np.where(sound, (total * products - firsts * mean) / divisor, now[0])
+        low = np.where(sound, (squares * mean - firsts * products) / divisor, now[1])
+        return np.maximum(np.where(low > 0, alone, scale), 0), np.minimum(low, 0)
 
     def _error(self, whole: _Whole, values: F32, weights: F32) -> F32:
         stored = self._stored(whole)
@@ -162,22 +176,6 @@ class _Whole:
 def nearest_codes(kind: SuperType, parts: F32, scale: F32, low: F32) -> F32:
     """The codes of parts [num_parts, part] that are nearest under scales and minima [num_parts, 1]."""
     return np.clip(_ratio(parts - low, scale), *kind.codes)
-
-
-def fitted_scales(has_minimum: bool, parts: F32, weights: F32, codes: F32, now: tuple[F32, F32]) -> tuple[F32, F32]:
-    """The scale and the minimum of each part that fit these codes best, none of the scales below 0 and of the minima above; `now` where
-    nothing is determined."""
-    squares, products = row_sum(weights * codes * codes), row_sum(weights * codes * parts)
-    alone = np.where(squares > 0, products / np.where(squares > 0, squares, 1), now[0])
-    if not has_minimum:
-        return alone, now[1]
-    total, mean, firsts = row_sum(weights), row_sum(weights * parts), row_sum(weights * codes)
-    determinant = total * squares - firsts * firsts
-    sound = determinant > np.float32(1e-6) * total * squares
-    divisor = np.where(sound, determinant, 1)
-    scale = np.where(sound, (total * products - firsts * mean) / divisor, now[0])
-    low = np.where(sound, (squares * mean - firsts * products) / divisor, now[1])
-    return np.maximum(np.where(low > 0, alone, scale), 0), np.minimum(low, 0)
 
 
 def _ratio(values: F32, by: F32) -> F32:
