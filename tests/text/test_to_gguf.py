@@ -13,6 +13,7 @@ import pytest
 from llmi import Tokenizer, TokenizerError
 from llmi.base.gguf_entries import named
 from llmi.testing.tiny import byte_tokenizer
+from llmi.text import sentencepiece_model
 from llmi.text.gguf_pre_tokenizers import GPT2_SPLIT, GROUPS, LLAMA3_SPLIT, O200K_SPLIT, RULES
 from llmi.text.to_gguf import gguf_entries
 from test_vocabulary_directories import SENTENCEPIECE
@@ -34,7 +35,7 @@ def folder_of(path: Path, tokenizer: Tokenizer) -> Path:
     """A GGUF file's tokenizer as Hugging Face's files."""
     data = json.loads(tokenizer._loaded.build().to_str())
     texts = tokenizer._loaded.listed.texts
-    if tokenizer._loaded.listed.adds_space:
+    if tokenizer._loaded.listed.adds_space and "decoders" in data["decoder"]:
         data["decoder"]["decoders"].append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
     parts = [*tokenizer._loaded.prefix, "A", *tokenizer._loaded.suffix]
     data["post_processor"] = {
@@ -69,7 +70,7 @@ def assert_same(made: Tokenizer, folder: Tokenizer, texts: list[str]) -> None:
     assert [made.vocab_bytes[i] for i in ids] == [folder.vocab_bytes[i] for i in ids]
 
 
-@pytest.mark.parametrize("name", [name for name in SLICES if name != "bert-bge"])
+@pytest.mark.parametrize("name", SLICES)
 def test_a_real_vocabulary_comes_back(name: str, tmp_path: Path) -> None:
     source = Tokenizer(written(tmp_path / "v.gguf", SLICES[name]["vocabulary"]))
     folder = folder_of(tmp_path / "m", source)
@@ -92,7 +93,7 @@ def test_tiny_models_have_bytes(vocab_size: int, tmp_path: Path) -> None:
     assert made.vocab_size == 512
 
 
-@pytest.mark.parametrize("name", ["byte pairs", "byte pairs, user-defined"])
+@pytest.mark.parametrize("name", [name for name in SENTENCEPIECE if name != "unigram"])
 def test_tokenizer_model_comes_back(name: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.model").write_bytes(base64.b64decode(SENTENCEPIECE[name]["model"]))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizer"}))
@@ -100,6 +101,33 @@ def test_tokenizer_model_comes_back(name: str, tmp_path: Path) -> None:
     made = back(tmp_path, num_rows=500)
     assert_same(made, Tokenizer(tmp_path), [*CORPUS, *(text for text, _ in SENTENCEPIECE[name]["ids"])])
     assert made.vocab_size == 500
+
+
+SQUEEZED = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}
+RIGHT = {"type": "Strip", "strip_left": False, "strip_right": True}
+METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+
+
+@pytest.mark.parametrize(
+    ("normalizers", "pre_tokenizers"),
+    [([], [{"type": "WhitespaceSplit"}, METASPACE]), ([RIGHT, SQUEEZED], [METASPACE])],
+    ids=["words, then marks", "marks"],
+)
+def test_unigrams_of_a_tokenizer_json(normalizers: list[dict[str, Any]], pre_tokenizers: list[dict[str, Any]], tmp_path: Path) -> None:
+    """The forms of XLM-R's and T5's."""
+    (tmp_path / "tokenizer.model").write_bytes(base64.b64decode(SENTENCEPIECE["unigram with a map"]["model"]))
+    data = sentencepiece_model.as_tokenizer_json(
+        sentencepiece_model.parse((tmp_path / "tokenizer.model").read_bytes(), tmp_path), tmp_path, True, None
+    )
+    data["normalizer"] = {"type": "Sequence", "normalizers": [data["normalizer"]["normalizers"][0], *normalizers]}
+    data["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": pre_tokenizers}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+    (tmp_path / "config.json").write_text(json.dumps({"bos_token_id": 1, "eos_token_id": 2}))
+    assert_same(back(tmp_path, num_rows=500), Tokenizer(tmp_path), CORPUS)
+    del data["normalizer"]["normalizers"][0]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+    with pytest.raises(TokenizerError, match="normalizer"):
+        gguf_entries(tmp_path)
 
 
 Change = Callable[[dict[str, Any]], None]

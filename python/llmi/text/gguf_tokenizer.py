@@ -86,7 +86,7 @@ def load(path: Path, file: _core.GgufFile) -> LoadedTokenizer:
         unigram = Unigram(reader, listed, types, ids["unknown"])
         kind, add_bos, listed.adds_space = unigram, False, unigram.prefix_space
     else:
-        kind, add_bos = WordPiece(reader, listed, ids["unknown"]), True
+        kind, add_bos, listed.adds_space = WordPiece(reader, listed, ids["unknown"]), True, True
     eos_ids = _ends(reader, ids, listed)
     prefix, suffix = _side(reader, "bos", ids["bos"], add_bos), _side(reader, "eos", ids["eos"], model == "t5")
     if model == "bert" and reader.flag(GGML + "add_sep_token") is not False:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from struct import pack
+from typing import Any
 
 from llmi.text.end_markers import ends, is_markup
 from llmi.text.loaded_tokenizer import LoadedTokenizer, listed_some
 from llmi.text.tokenizer_json import SPACE
 from llmi.text.tokenizer_settings import NAMED
-from llmi.text.tokenizer_steps import Data, ignores_merges, steps_of, unknown_of
-
-if TYPE_CHECKING:
-    import tokenizers
+from llmi.text.tokenizer_steps import Data, changes_of, ignores_merges, steps_of, unknown_of
 
 #: They are encoded by both, with special tokens read and not, and so is the text of each added token.
 _TEXTS = (
@@ -30,11 +28,10 @@ _TEXTS = (
 
 def check_flags(data: Data, mask: str | None, fail: Callable[[str, str], Exception]) -> None:
     """Refuses added tokens that take spaces with them, stand alone, or are found in a text that was changed, but for the mask's."""
-    changing = [step for step in steps_of(data) if step["type"] not in ("Split", "ByteLevel")]
     for token in data["added_tokens"]:
         content = token["content"]
         flags = [name for name in ("single_word", "lstrip", "rstrip") if token[name] and content != mask]
-        if token["normalized"] and changing:
+        if token["normalized"] and changes_of(data):
             flags.append("normalized")
         if flags:
             raise fail("added_tokens", f"{content!r:.60} has {', '.join(flags)}")
@@ -53,27 +50,31 @@ def differences(here: LoadedTokenizer, data: Data, there: LoadedTokenizer) -> It
         yield "eos_token_id", f"{sorted(missing or further)} {'does not end' if missing else 'ends'} a text of the file"
     added = [*here.listed.special.values(), *here.listed.whole.values(), f"[PAD{len(here.listed.texts)}]"]
     texts = [*_TEXTS, *(f"{text} a{text}b  {text}" for text in added)]
+    controls = _controls(here).keys()
     for special in (True, False):
-        both = zip(texts, _ids(here.build(), texts, special), _ids(there.build(), texts, special), strict=True)
-        # What looks like markup is a token of its own in the folder, whatever is read.
-        wrong = [text for text, one, other in both if one != other and (special or not any(map(text.__contains__, _markup(here).values())))]
-        if wrong:
-            yield "tokenizer", f"{wrong[0]!r:.80} has other ids in the file"
+        for text, one, other in zip(texts, _ids(here, texts, special), _ids(there, texts, special), strict=True):
+            if one != other and (special or controls.isdisjoint(one)):
+                yield "tokenizer", f"{text!r:.80} has other ids in the file"
 
 
 def accepted(here: LoadedTokenizer, there: LoadedTokenizer) -> list[str]:
     """What differs by llmi's own rules for every GGUF file, in words."""
-    markup = [*_markup(here).values()]
+    controls = _controls(here)
+    texts = [*controls.values()]
+    both = zip(controls, texts, _ids(here, texts, False), _ids(there, texts, False), strict=True)
+    read = [text for token_id, text, one, other in both if token_id in one and one != other]
     further = [there.listed.texts[token_id] for token_id in there.eos_token_ids if token_id not in here.eos_token_ids]
-    notes = [f"{listed_some(markup)}: control tokens in a GGUF file, and never read from a user's text"] if markup else []
+    notes = [f"{listed_some(read)}: control tokens in a GGUF file, and never read from a user's text"] if read else []
     return notes + ([f"{listed_some(further)}: ends of a text in a GGUF file"] if further else [])
 
 
-def _markup(loaded: LoadedTokenizer) -> dict[int, str]:
-    return {token_id: text for token_id, text in loaded.listed.whole.items() if is_markup(text)}
+def _controls(loaded: LoadedTokenizer) -> dict[int, str]:
+    """The tokens that are control tokens in a GGUF file."""
+    return dict(sorted((loaded.listed.special | {i: text for i, text in loaded.listed.whole.items() if is_markup(text)}).items()))
 
 
-def _ids(library: tokenizers.Tokenizer, texts: list[str], special: bool) -> list[list[int]]:
+def _ids(loaded: LoadedTokenizer, texts: list[str], special: bool) -> list[list[int]]:
+    library = loaded.build()
     library.encode_special_tokens = not special
     return [encoding.ids for encoding in library.encode_batch_fast(texts, add_special_tokens=False)]
 
@@ -82,13 +83,14 @@ def _parts(loaded: LoadedTokenizer, data: Data, here: LoadedTokenizer) -> dict[s
     """What must be the same, by field; ids that the folder has no token for are left out."""
     listed = loaded.listed
     vocabulary = {token_id: listed.texts[token_id] for token_id, text in enumerate(here.listed.texts) if text}
-    special = dict(sorted((listed.special | _markup(loaded)).items()))
+    special = _controls(loaded)
     templates = {name: text for name, text in loaded.chat_templates.items() if text}
     named = loaded.template_tokens or {
         f"{name}_token": special.get(-1 if token_id is None else token_id, "")
         for name, token_id in (("bos", loaded.bos_token_id), ("eos", loaded.main_eos_token_id))
     }
     return {
+        "normalizer and pre_tokenizer": steps_of(data),
         "vocabulary": vocabulary,
         "special tokens": special,
         "added_tokens": dict(sorted((token_id, text) for token_id, text in listed.whole.items() if token_id not in special)),
@@ -98,19 +100,23 @@ def _parts(loaded: LoadedTokenizer, data: Data, here: LoadedTokenizer) -> dict[s
         "post_processor": (loaded.prefix, loaded.suffix),
         "chat_template": templates,
         "special tokens of the chat template": {name: named.get(name, "") for name in NAMED if name in "".join(templates.values())},
-        "normalizer and pre_tokenizer": steps_of(data),
         "model": _model(data, vocabulary, listed.byte_level),
     }
 
 
 def _model(data: Data, vocabulary: dict[int, str], byte_level: bool) -> Any:
-    model = data["model"] | {"vocab": {text: token_id for token_id, text in vocabulary.items()}}
-    data = data | {"model": model}
+    model, added = data["model"], {token["content"] for token in data["added_tokens"]}
+    if model["type"] == "WordPiece":
+        return model["unk_token"], model["max_input_chars_per_word"]
+    if model["type"] == "Unigram":
+        texts = {*vocabulary.values()} - added
+        scores = [(text, pack("<f", score)) for text, score in model["vocab"] if text in texts]  # the library reads them with an error
+        return model["unk_id"], model["byte_fallback"], scores
+    data = data | {"model": model | {"vocab": {text: token_id for token_id, text in vocabulary.items()}}}
     if byte_level:
         return ignores_merges(data), unknown_of(data, byte_level), model["merges"]
     # A text that is an added token is found before any merge could make it.
-    found = {token["content"] for token in data["added_tokens"] if SPACE not in token["content"]}
-    by_whole = itertools.groupby((pair for pair in model["merges"] if "".join(pair) not in found), "".join)
+    by_whole = itertools.groupby((pair for pair in model["merges"] if "".join(pair) not in added or SPACE in "".join(pair)), "".join)
     return unknown_of(data, byte_level), [(whole, sorted(pairs)) for whole, pairs in by_whole]
 
 

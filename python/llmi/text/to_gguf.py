@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import tempfile
@@ -20,7 +21,7 @@ from llmi.text.gguf_metadata import BYTE, CONTROL, GGML, NORMAL, UNKNOWN, UNUSED
 from llmi.text.gguf_pre_tokenizers import RULES
 from llmi.text.loaded_tokenizer import LoadedTokenizer
 from llmi.text.token_bytes import BYTE_TOKENS
-from llmi.text.tokenizer_steps import MARK, PREPEND, Data, ignores_merges, steps_of
+from llmi.text.tokenizer_steps import MARK, PREPEND, STRIP, Data, changes_of, ignores_merges, steps_of
 
 #: Names of single tokens in tokenizer_config.json, and GGUF's.
 _NAMES = {"pad_token": "padding", "sep_token": "seperator", "mask_token": "mask", "cls_token": "cls"}
@@ -150,6 +151,28 @@ def _sentencepiece(source: _Source) -> dict[str, bytes]:
     return {GGML + "scores": floats_entry(scores), GGML + "add_space_prefix": flag_entry(steps != [MARK])}
 
 
+def _unigrams(source: _Source) -> dict[str, bytes]:
+    model, steps = source.data["model"], steps_of(source.data)
+    pieces = {text for text, _ in model["vocab"]} - {token["content"] for token in source.data["added_tokens"]}
+    alone = sorted(set("".join(pieces)) - pieces)
+    if alone:  # the score of the unknown token, which is not the same, then counts
+        raise source.fail("model.vocab", f"{alone[0]!r} is in tokens, but no token by itself")
+    entries = {
+        GGML + "scores": floats_entry([score for _, score in model["vocab"]] + [0.0] * (source.num_rows - len(model["vocab"]))),
+        GGML + "add_space_prefix": flag_entry(PREPEND in steps),
+        GGML + "remove_extra_whitespaces": flag_entry(STRIP in steps),
+    }
+    if steps and steps[0]["type"] == "Precompiled":
+        entries[GGML + "precompiled_charsmap"] = numbers_entry([*base64.b64decode(steps[0]["precompiled_charsmap"])])
+    return entries
+
+
+def _word_pieces(source: _Source) -> dict[str, bytes]:
+    step = next((step for step in changes_of(source.data) if step["type"] == "BertNormalizer"), {})
+    names = ("lowercase", "strip_accents")
+    return {f"{GGML}normalizer.{name}": flag_entry(step[name]) for name in names if step}
+
+
 def _tokens(source: _Source, kind: str) -> dict[str, bytes]:
     listed = source.loaded.listed
     has_bytes = not listed.byte_level and source.data["model"].get("byte_fallback")
@@ -214,4 +237,10 @@ def _read(entries: dict[str, bytes], source: _Source) -> LoadedTokenizer:
     return dataclasses.replace(loaded, build=lambda: library)
 
 
-_KINDS: dict[str, Callable[[_Source], dict[str, bytes]]] = {"gpt2": _byte_pairs, "llama": _sentencepiece, "gemma4": _merges}
+_KINDS: dict[str, Callable[[_Source], dict[str, bytes]]] = {
+    "gpt2": _byte_pairs,
+    "llama": _sentencepiece,
+    "gemma4": _merges,
+    "t5": _unigrams,
+    "bert": _word_pieces,
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -14,15 +15,23 @@ from llmi.text.tokenizer_json import SPACE
 Data = dict[str, Any]
 PREPEND: Data = {"type": "Prepend", "prepend": SPACE}
 MARK: Data = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+#: Steps around unigrams: spaces at the ends of a text, several spaces, words.
+STRIP: Data = {"type": "Strip", "strip_left": True, "strip_right": True}
+ONE: Data = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
+ENDS: Data = {"type": "Replace", "pattern": {"Regex": rf"\A +|[ {SPACE}]+\z"}, "content": ""}
+SPLIT: Data = {"type": "WhitespaceSplit"}
+WORDS: Data = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}
 #: Bytes that stand in no text: the library's texts are UTF-8.
 _NO_TEXT = {0xC0, 0xC1, *range(0xF5, 0x100)}
 
 
 def steps_of(data: Mapping[str, Any]) -> list[Data]:
     """The steps before the vocabulary: those of the normalizer, then those that cut words."""
-    normalizer = _flat(data["normalizer"], "normalizers")
+    normalizer = changes_of(data)
     cuts = [simple for step in _flat(data["pre_tokenizer"], "pretokenizers") for simple in _simple(step)]
     model = data["model"]
+    if model["type"] == "Unigram":
+        return _joined(normalizer + cuts, [text for text, _ in model["vocab"]], {token["content"] for token in data["added_tokens"]})
     marks = MARK in [*normalizer, *cuts]
     if marks:  # no space is left to cut at
         cuts = [step for step in cuts if step.get("pattern") != {"String": " "} or step == MARK]
@@ -31,6 +40,11 @@ def steps_of(data: Mapping[str, Any]) -> list[Data]:
     if model["type"] == "BPE" and not model["merges"] and not ignores_merges(data):
         cuts = [step for step in cuts if step["type"] != "Split" or step["behavior"] != "Isolated"]  # a character is a token, however cut
     return normalizer + cuts
+
+
+def changes_of(data: Mapping[str, Any]) -> list[Data]:
+    """The steps of the normalizer."""
+    return [_simple(step)[0] for step in _flat(data["normalizer"], "normalizers")]
 
 
 def _flat(value: Data | None, children: str) -> list[Data]:
@@ -62,7 +76,34 @@ def _simple(step: Data) -> list[Data]:
             ]
         case {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never", "split": False}:
             return [MARK]
+        case {"type": "BertNormalizer", "strip_accents": None, "lowercase": bool(lowercase)}:
+            return [step | {"strip_accents": lowercase}]
     return [step]
+
+
+def _joined(steps: list[Data], texts: list[str], added: set[str]) -> list[Data]:
+    """The steps of unigrams, those that join spaces as GGUF's reader does it: STRIP and ONE.
+
+    That is the same where the map of characters leaves no other white space, and where words are cut, if no token has two words.
+    """
+    first, rest = (steps[:1], steps[1:]) if steps[:1] and steps[0]["type"] == "Precompiled" else ([], steps)
+    if not first or not _leaves_spaces_alone(first[0]["precompiled_charsmap"]):
+        return steps
+    if rest[:2] == [ENDS, ONE]:
+        return [*first, STRIP, *rest[1:]]
+    one_word = not any(SPACE in text[1:] for text in texts if text not in added)
+    if one_word and rest in ([SPLIT, WORDS], [ONE, SPLIT, WORDS], [STRIP | {"strip_left": False}, ONE | {"content": SPACE}, WORDS]):
+        return [*first, STRIP, ONE, PREPEND, MARK]
+    return steps
+
+
+def _leaves_spaces_alone(charsmap: str) -> bool:
+    """Whether this map of characters writes no white space but spaces, and no mark of one; but U+0085, which SentencePiece's maps keep."""
+    from tokenizers import normalizers
+
+    table = normalizers.Precompiled(base64.b64decode(charsmap))
+    white = [letter for letter in map(chr, range(0x3001)) if letter.isspace() and letter not in "\x1c\x1d\x1e\x1f\x85"]
+    return all(table.normalize_str(letter) in ("", " ") for letter in [*white, SPACE])
 
 
 def ignores_merges(data: Mapping[str, Any]) -> bool:
