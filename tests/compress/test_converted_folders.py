@@ -89,9 +89,10 @@ def test_the_file_is_what_llama_cpp_makes(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("name", ["gemma", "glm", "gpt_neox", "gptj", "olmo", "stablelm", "internlm3", "bitnet"])
+@pytest.mark.parametrize("name", ["gemma", "glm", "gpt_neox", "olmo", "stablelm", "helium", "internlm3", "bitnet", "granitemoehybrid"])
 def test_families_without_a_file_of_llama_cpp_here(name: str, families: Path, tmp_path: Path) -> None:
-    folder = make(name, families).path
+    changes = {"num_local_experts": 0, "position_embedding_type": "rope"} if name == "granitemoehybrid" else {}
+    folder = make(name, families, **changes).path
     quantize(folder, tmp_path / "ours.gguf", type="F32")
     assert np.array_equal(logits_of(tmp_path / "ours.gguf"), logits_of(folder))
 

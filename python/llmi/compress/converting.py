@@ -30,8 +30,11 @@ from llmi.models.layout import CONFIG
 from llmi.text.to_gguf import gguf_entries
 
 _FILE_TYPES = {FLOATS["F32"]: 0, FLOATS["F16"]: 1, FLOATS["BF16"]: 32}
-#: Families whose files have another one's architecture in GGUF; all others that have none of their own are taken for a Llama.
-_OTHERS = {"olmo3": "olmo2"}
+#: Families whose files have another one's architecture in GGUF; all others that have none of their own are taken for a Llama. Granite 4
+#: is one with states for llama.cpp, which knows it without them as a Granite; it runs no GPT-J.
+_OTHERS = {"olmo3": "olmo2", "granitemoehybrid": "granite", "gptj": "llama"}
+#: Architectures of which llama.cpp reads gate and up as one tensor.
+_GATE_UP = ("phi3", "glm4", "chatglm")
 #: Of a spec and its parts: names, and the numbers of a rotary table that are a tensor in GGUF.
 _NOT_COMPARED = {
     "family", "ignored_tensors", "quantization", "frequency_divisors", "divisors_tensor",
@@ -78,7 +81,7 @@ class Conversion:
         config = json.loads((source.path / CONFIG).read_bytes())
         config = config.get("text_config") or config
         own = next(card for card in cards() if card.name == self.spec.family).gguf
-        self.architecture = own[0] if own else _OTHERS.get(self.spec.family, "llama")
+        self.architecture = _OTHERS.get(self.spec.family) or (*own, "llama")[0]
         ropes = rope_tensors(self.spec, config)
         self.values = {"general.architecture": self.architecture} | self._xielu() | values_of(self.spec, self.architecture, config)
         pairs = self._pairs(ropes)
@@ -122,7 +125,7 @@ class Conversion:
         for index, layer in enumerate(self.spec.layers):
             if layer.attention.query.weight.name != layer.attention.key.weight.name:
                 absent.add(f"blk.{index}.attn_qkv.weight")
-            if layer.mlp.gate.weight.name == layer.mlp.up.weight.name:
+            if layer.mlp.gate.weight.name == layer.mlp.up.weight.name and self.architecture in _GATE_UP:
                 absent.add(f"blk.{index}.ffn_gate.weight")
             if not layer.mlp_norm.present:
                 absent.add(f"blk.{index}.ffn_norm.weight")
