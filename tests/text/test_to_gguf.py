@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
+from struct import pack
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from llmi import Tokenizer, TokenizerError
 from llmi.base.gguf_entries import named
 from llmi.testing.tiny import byte_tokenizer
 from llmi.text import sentencepiece_model
-from llmi.text.gguf_pre_tokenizers import GPT2_SPLIT, GROUPS, LLAMA3_SPLIT, O200K_SPLIT, RULES
+from llmi.text.gguf_pre_tokenizers import DEFAULT, GPT2_SPLIT, GROUPS, LLAMA3_SPLIT, O200K_SPLIT, RULES
 from llmi.text.to_gguf import gguf_entries
+from llmi.text.token_bytes import BYTE_TOKENS
 from test_vocabulary_directories import SENTENCEPIECE
 from test_vocabulary_files import byte_level, gguf
 from test_vocabulary_slices import SLICES, written
@@ -147,6 +149,16 @@ def model(**fields: Any) -> Change:
     return lambda data: data["model"].update(fields)
 
 
+def whole_word(data: dict[str, Any], ignore_merges: bool) -> None:
+    """A token that no merges make."""
+    data["model"]["vocab"]["hello"] = 260
+    data["model"]["ignore_merges"] = ignore_merges
+
+
+def lowercased(data: dict[str, Any]) -> None:
+    data["normalizer"] = {"type": "Lowercase"}
+
+
 def split(expression: str, **more: Any) -> dict[str, Any]:
     return {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": False} | more
 
@@ -161,16 +173,20 @@ SAID: dict[str, tuple[Change, str]] = {
     "lines as they are": (pre(split(LLAMA3_SPLIT.replace(r"\r", "\r").replace(r"\n", "\n")), BYTES), "llama-bpe"),
     "characters as they are": (pre(*map(split, (r"\p{N}{1,3}", HAN, RULES["deepseek-v3"].splits[2])), BYTES), "deepseek-v3"),
     "whole words, without effect": (lambda data: (pre(split(O200K_SPLIT), BYTES)(data), model(ignore_merges=True)(data)), "gpt-4o"),
+    "whole words": (lambda data: (pre(split(O200K_SPLIT), BYTES)(data), whole_word(data, True)), "granite-embed-multi-97m"),
+    "merges of whole words": (lambda data: (pre(split(LLAMA3_SPLIT), BYTES)(data), whole_word(data, False)), "dbrx"),
     "gap": (lambda data: (pre(WORDS)(data), added(id=310)(data)), "gpt-2"),
     "normalized without a normalizer": (lambda data: (pre(WORDS)(data), added(normalized=True, special=False)(data)), "gpt-2"),
 }
 REFUSED: dict[str, tuple[Change, str]] = {
     "no name": (pre(split("[a-z]+"), BYTES), r"pre_tokenizer: no name of tokenizer\.ggml\.pre cuts words as .*\[a-z\]\+"),
+    "llama.cpp's default": (pre(*map(split, DEFAULT.splits), BYTES), "pre_tokenizer: no name"),
     "words are not cut": (pre(BYTES), "pre_tokenizer"),
     "prefix space": (pre(WORDS | {"add_prefix_space": True}), "pre_tokenizer.*add_prefix_space"),
     "removed": (pre(split(GPT2_SPLIT, behavior="Removed"), BYTES), "pre_tokenizer.*Removed"),
-    "lower case": (lambda data: data.update(normalizer={"type": "Lowercase"}), "pre_tokenizer.*Lowercase"),
+    "lower case": (lowercased, "pre_tokenizer.*Lowercase"),
     "composed": (lambda data: (pre(WORDS)(data), data.update(normalizer={"type": "NFC"})), "pre_tokenizer.*NFC"),
+    "normalized": (lambda data: (lowercased(data), added(normalized=True)(data)), "added_tokens: '<tool>' has normalized"),
     "lstrip": (added(lstrip=True), "added_tokens: '<tool>' has lstrip"),
     "rstrip": (added(rstrip=True), "added_tokens: '<tool>' has rstrip"),
     "single word": (added(single_word=True), "added_tokens: '<tool>' has single_word"),
@@ -215,3 +231,89 @@ def test_what_gguf_cannot_say_is_refused(name: str, tmp_path: Path) -> None:
     change, problem = REFUSED[name]
     with pytest.raises(TokenizerError, match=problem):
         gguf_entries(changed(tmp_path, change))
+
+
+def spelled(path: Path, normalizer: Any, pre_tokenizer: Any, merges: list[str]) -> Path:
+    """A vocabulary of SentencePiece's kind, of a few letters, with bytes."""
+    texts = ["<unk>", *BYTE_TOKENS, *"▁abc", *("".join(merge.split()) for merge in merges)]
+    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if normalizer["type"] == "Sequence" else []
+    data = byte_tokenizer(1) | {
+        "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizer,
+        "decoder": {"type": "Sequence", "decoders": [MARKED, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]},
+        "added_tokens": [],
+    }
+    vocab = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+    data["model"] |= {"vocab": vocab, "merges": merges, "byte_fallback": True, "unk_token": "<unk>", "fuse_unk": True}
+    path.mkdir()
+    (path / "tokenizer.json").write_text(json.dumps(data))
+    (path / "config.json").write_text("{}")
+    return path
+
+
+MARKED = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
+MARK = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+PREPENDED = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, MARK]}
+AT_SPACES = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+MERGES = ["a b", "▁ ab", "a a", "aa a", "a aa", "ab c"]
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "pre_tokenizer", "merges", "kind"),
+    [
+        (PREPENDED, None, MERGES, "llama"),
+        (MARK, AT_SPACES, MERGES, "llama"),
+        (MARK, AT_SPACES, [*MERGES[:4], "ab c", "a aa"], "gemma4"),  # the two ways to one text are apart: no scores say so
+        (MARK, AT_SPACES, MERGES[:4], "gemma4"),  # one of the two ways alone
+    ],
+    ids=["Llama", "Gemma", "apart", "one way"],
+)
+def test_merges_become_scores_where_they_can(normalizer: Any, pre_tokenizer: Any, merges: list[str], kind: str, tmp_path: Path) -> None:
+    folder = spelled(tmp_path / "m", normalizer, pre_tokenizer, merges)
+    assert gguf_entries(folder)["tokenizer.ggml.model"][12:].decode() == kind
+    assert_same(back(folder), Tokenizer(folder), [*CORPUS, "aaaaaaa abab  abcaaa"])
+
+
+def test_a_space_in_front_of_the_first_text_alone_is_refused(tmp_path: Path) -> None:
+    first = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
+    with pytest.raises(TokenizerError, match=r"normalizer: .*prepend_scheme.*first.*marks spaces in another way"):
+        gguf_entries(spelled(tmp_path / "m", PREPENDED["normalizers"][1], first, MERGES))
+
+
+def test_what_every_gguf_file_changes_is_named(tmp_path: Path) -> None:
+    """Tokens that look like markup, and ends of a turn."""
+
+    def change(data: dict[str, Any]) -> None:
+        pre(WORDS)(data)
+        added(id=300, content="<|fim|>", special=False)(data)
+        added(id=301, content="<|im_end|>")(data)
+
+    with pytest.warns(UserWarning, match=r"<\|fim\|>: control tokens in a GGUF file.*; <\|im_end\|>: ends of a text"):
+        made = back(changed(tmp_path, change))
+    assert made.eos_token_ids == {0, 301} and made.special_tokens == {0: "<eos>", 300: "<|fim|>", 301: "<|im_end|>"}
+
+
+def test_rows_ends_and_templates(tmp_path: Path) -> None:
+    def change(data: dict[str, Any]) -> None:
+        pre(WORDS)(data)
+        added(content="<stop>")(data)
+        added(id=301, content="<|im_end|>")(data)
+
+    folder = changed(tmp_path, change)
+    with pytest.raises(TokenizerError, match="the tokenizer has 302 ids, and the model's embedding 300 rows"):
+        gguf_entries(folder, num_rows=300)
+    (folder / "config.json").write_text(json.dumps({"bos_token_id": 0, "eos_token_id": [0, 301, 300]}))
+    templates = [{"name": "default", "template": "{{ bos_token }}a"}, {"name": "tool_use", "template": "b"}]
+    settings: dict[str, Any] = {"chat_template": templates, "bos_token": "<eos>", "pad_token": "<stop>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    made = back(folder, num_rows=400)
+    assert made._loaded.chat_templates == {"default": "{{ bos_token }}a", "tool_use": "b"} and made.eos_token_ids == {0, 300, 301}
+    assert (
+        made.vocab_bytes[399] == b"[PAD399]" and made.decode(made.encode("[PAD399]")) == "[PAD399]" and 399 not in made.encode("[PAD399]")
+    )
+    entries = gguf_entries(folder)
+    assert [entries[f"tokenizer.ggml.{name}_token_id"][4:] for name in ("eos", "eot", "padding")] == [pack("<I", i) for i in (0, 300, 300)]
+    templates[1]["template"] = "{{ pad_token }}"
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(TokenizerError, match=r"special tokens of the chat template: .*pad_token"):
+        gguf_entries(folder)

@@ -26,15 +26,13 @@ _TEXTS = (
 )
 
 
-def check_flags(data: Data, mask: str | None, fail: Callable[[str, str], Exception]) -> None:
-    """Refuses added tokens that take spaces with them, stand alone, or are found in a text that was changed, but for the mask's."""
+def check_flags(data: Data, fail: Callable[[str, str], Exception]) -> None:
+    """Refuses added tokens that take spaces with them, stand alone, or are found in a text that was changed."""
+    names = ("single_word", "lstrip", "rstrip", *(["normalized"] if changes_of(data) else []))
     for token in data["added_tokens"]:
-        content = token["content"]
-        flags = [name for name in ("single_word", "lstrip", "rstrip") if token[name] and content != mask]
-        if token["normalized"] and changes_of(data):
-            flags.append("normalized")
+        flags = [name for name in names if token[name]]
         if flags:
-            raise fail("added_tokens", f"{content!r:.60} has {', '.join(flags)}")
+            raise fail("added_tokens", f"{token['content']!r:.60} has {', '.join(flags)}")
 
 
 def differences(here: LoadedTokenizer, data: Data, there: LoadedTokenizer) -> Iterator[tuple[str, str]]:

@@ -31,8 +31,9 @@ def gguf_entries(folder: Path, *, num_rows: int | None = None) -> dict[str, byte
     """The tokenizer of a folder as GGUF's metadata, with its chat templates.
 
     What is made is read again, as llmi reads a GGUF file, and must be the folder's tokenizer: ids, special tokens, what stands around a
-    text, templates, and the ids of some texts. Two differences are no fault and are named in a UserWarning: tokens that look like
-    <|this|> are control tokens in every GGUF file, and control tokens that end a turn in most models end a text.
+    text, templates, the steps before the vocabulary, merges, and the ids of some texts. Two differences are no fault and are named in a
+    UserWarning: tokens that look like <|this|> are control tokens in every GGUF file, and control tokens that end a turn in most models
+    end a text. In SentencePiece's byte pairs, of two ways to one token either may come first.
 
     Parameters
     ----------
@@ -63,7 +64,7 @@ def gguf_entries(folder: Path, *, num_rows: int | None = None) -> dict[str, byte
     source = _Source(folder, loaded, library.token_to_id, json.loads(library.to_str()), num_rows or size)
     if num_rows is not None and num_rows < size:
         raise source.fail("vocab_size", f"the tokenizer has {size:,} ids, and the model's embedding {num_rows:,} rows")
-    same_tokenizer.check_flags(source.data, loaded.template_tokens.get("mask_token"), source.fail)
+    same_tokenizer.check_flags(source.data, source.fail)
     refusals = []
     for kind in source.kinds:
         try:
@@ -201,9 +202,9 @@ def _ids(source: _Source, kind: str) -> dict[str, bytes]:
     loaded = source.loaded
     ids = {name: source.id_of(loaded.template_tokens[key]) for key, name in _NAMES.items() if key in loaded.template_tokens}
     ids |= {"bos": loaded.bos_token_id, "eos": loaded.main_eos_token_id, "unknown": source.unknown_id}
-    # llama.cpp finds those of these texts by itself.
-    unmarked = [i for i in loaded.eos_token_ids if i != loaded.main_eos_token_id and loaded.listed.texts[i] not in END_MARKERS]
-    ids["eot"] = unmarked[0] if unmarked else None
+    texts = dict(enumerate(source.texts))
+    further = [i for i in loaded.eos_token_ids if i != loaded.main_eos_token_id and texts.get(i) not in END_MARKERS]
+    ids["eot"] = further[0] if further else None  # llama.cpp finds the others by their texts
     entries = {}
     add_eos = bool(loaded.suffix)
     if kind == "bert":
