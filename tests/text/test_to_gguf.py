@@ -126,6 +126,7 @@ def test_unigrams_of_a_tokenizer_json(normalizers: list[dict[str, Any]], pre_tok
     (tmp_path / "tokenizer.json").write_text(json.dumps(data))
     (tmp_path / "config.json").write_text(json.dumps({"bos_token_id": 1, "eos_token_id": 2}))
     assert_same(back(tmp_path, num_rows=500), Tokenizer(tmp_path), CORPUS)
+    assert gguf_entries(tmp_path)["tokenizer.ggml.precompiled_charsmap"][:8] == pack("<II", 9, 0)  # llama.cpp reads bytes alone
     del data["normalizer"]["normalizers"][0]
     (tmp_path / "tokenizer.json").write_text(json.dumps(data))
     with pytest.raises(TokenizerError, match="normalizer"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-_U32, _I32, _F32, _FLAG, TEXT, ARRAY = 4, 5, 6, 7, 8, 9
+_U8, _U32, _I32, _F32, _FLAG, TEXT, ARRAY = 0, 4, 5, 6, 7, 8, 9
 
 
 def text_entry(text: str) -> bytes:
@@ -46,6 +46,11 @@ def numbers_entry(values: Sequence[int]) -> bytes:
 def floats_entry(values: Sequence[float]) -> bytes:
     """Type and value of a list of 32-bit floats."""
     return struct.pack(f"<IIQ{len(values)}f", ARRAY, _F32, len(values), *values)
+
+
+def bytes_entry(data: bytes) -> bytes:
+    """Type and value of a list of bytes."""
+    return struct.pack("<IIQ", ARRAY, _U8, len(data)) + data
 
 
 def named(text: str) -> bytes:

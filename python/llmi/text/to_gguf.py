@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from struct import pack
 
-from llmi.base.gguf_entries import flag_entry, floats_entry, named, number_entry, numbers_entry, text_entry, texts_entry
+from llmi.base.gguf_entries import bytes_entry, flag_entry, floats_entry, named, number_entry, numbers_entry, text_entry, texts_entry
 from llmi.chat.templates import DEFAULT, GGUF_KEY
 from llmi.errors import LlmiError, TokenizerError
 from llmi.models.files import open_gguf
@@ -164,7 +164,7 @@ def _unigrams(source: _Source) -> dict[str, bytes]:
         GGML + "remove_extra_whitespaces": flag_entry(STRIP in steps),
     }
     if steps and steps[0]["type"] == "Precompiled":
-        entries[GGML + "precompiled_charsmap"] = numbers_entry([*base64.b64decode(steps[0]["precompiled_charsmap"])])
+        entries[GGML + "precompiled_charsmap"] = bytes_entry(base64.b64decode(steps[0]["precompiled_charsmap"]))
     return entries
 
 
