@@ -62,8 +62,8 @@ def accepted(here: LoadedTokenizer, there: LoadedTokenizer) -> list[str]:
     both = zip(controls, texts, _ids(here, texts, False), _ids(there, texts, False), strict=True)
     read = [text for token_id, text, one, other in both if token_id in one and one != other]
     further = [there.listed.texts[token_id] for token_id in there.eos_token_ids if token_id not in here.eos_token_ids]
-    notes = [f"{listed_some(read)}: control tokens in a GGUF file, and never read from a user's text"] if read else []
-    return notes + ([f"{listed_some(further)}: ends of a text in a GGUF file"] if further else [])
+    notes = [f"readers of GGUF files take {listed_some(read)} for control tokens, which a user's text never becomes"] if read else []
+    return notes + ([f"readers of GGUF files also end a text at {listed_some(further)}"] if further else [])
 
 
 def _controls(loaded: LoadedTokenizer) -> dict[int, str]:
