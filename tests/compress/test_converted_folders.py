@@ -88,6 +88,7 @@ def test_the_file_is_what_llama_cpp_makes(name: str, tmp_path: Path) -> None:
     assert np.array_equal(logits_of(tmp_path / "ours.gguf"), logits_of(folder))
 
 
+@pytest.mark.parity
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", ["gemma", "glm", "gpt_neox", "olmo", "stablelm", "helium", "internlm3", "bitnet", "granitemoehybrid"])
 def test_families_without_a_file_of_llama_cpp_here(name: str, families: Path, tmp_path: Path) -> None:

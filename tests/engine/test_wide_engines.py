@@ -21,7 +21,7 @@ import test_sequences
 import test_shortlist
 import test_speculation
 from bits import assert_same_bits
-from features import DEVICES, crowded_llm, make_request, there
+from features import DEVICES, WHOLE_GRIDS, crowded_llm, make_request, there
 from llmi import LLM, Capture, Outputs, SamplingParams, SelfDraft, SpeculativeConfig, _core
 from llmi.testing import assert_same_tokens
 from test_invariance import COUNTS, covering_array, make_params, make_prompts, run, tight_pool
@@ -59,7 +59,10 @@ def crowded(mixed: Path, mode: dict[str, Any]) -> Iterator[LLM]:
         yield llm
 
 
-@pytest.mark.parametrize(("architecture", "quantization"), [("llama", "q8_0"), ("gemma3", "q4_0")])
+ENGINES = [(16, "llama", "q8_0"), (8, "gemma3", "q4_0"), *([(8, "llama", "q8_0"), (16, "gemma3", "q4_0")] if WHOLE_GRIDS else [])]
+
+
+@pytest.mark.parametrize(("mode", "architecture", "quantization"), ENGINES, indirect=["mode"])
 def test_no_configuration_moves_a_bit(
     tiny_path: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, mode: dict[str, Any], architecture: str, quantization: str
 ) -> None:

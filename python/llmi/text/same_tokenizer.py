@@ -118,7 +118,7 @@ def _model(data: Data, vocabulary: dict[int, str], byte_level: bool) -> Any:
     return unknown_of(data, byte_level), [(whole, sorted(pairs)) for whole, pairs in by_whole]
 
 
-def _first_difference(one: Any, other: Any) -> str:
+def _first_difference(one: object, other: object) -> str:
     """Both values, of parts with many the first that differs."""
     if isinstance(one, dict) and isinstance(other, dict):
         key = next(key for key in [*one, *other] if one.get(key) != other.get(key))
