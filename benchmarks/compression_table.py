@@ -57,11 +57,11 @@ class Peer:
 
     def divergence(self, model: Path) -> float:
         """The KL that llama-perplexity finds."""
-        shown = self.run("llama-perplexity", "-m", model, "-f", self.text, "--kl-divergence", "--kl-divergence-base", self.logits)
-        found = re.search(r"Mean\s+KLD:\s+(-?[\d.]+)", shown)
-        if found is None:
-            raise RuntimeError(shown[-2000:])
-        return float(found[1])
+        for _ in range(3):  # its log loses the last lines now and then
+            shown = self.run("llama-perplexity", "-m", model, "-f", self.text, "--kl-divergence", "--kl-divergence-base", self.logits)
+            if found := re.search(r"Mean\s+KLD:\s+(-?[\d.]+)", shown):
+                return float(found[1])
+        raise RuntimeError(shown[-2000:])
 
 
 class Made(NamedTuple):
