@@ -5,7 +5,7 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=$1
 python -m pip install -q cmake ninja pybind11
-cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" -DLLMI_SANITIZE=ON -DLLMI_TESTING=ON \
+cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O2 -g1" -DLLMI_SANITIZE=ON -DLLMI_TESTING=ON \
   -Dpybind11_DIR="$(python -m pybind11 --cmakedir)" -DPython_EXECUTABLE="$(command -v python)" > "$build.log"
 cmake --build "$build" -j "$(nproc)" >> "$build.log" || { tail -50 "$build.log"; exit 1; }
 mkdir -p "$build/package"
