@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from converted_files import names, read, write_folder
+from failing_reads import fail_to_read
 from llmi import LLM, InvalidParamsError, LlmiError
 from llmi.cli.commands import main
 from llmi.compress import calibrate, drop_columns, drop_heads, drop_layers, pool_heads, prune, quantize, rotate
@@ -248,15 +249,7 @@ def test_what_cannot_be_asked_of_a_folder(tmp_path: Path, call: Callable[[Path, 
 @pytest.mark.parametrize("allowed", [0, 5])
 def test_no_half_file_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, allowed: int) -> None:
     folder, _ = folder_of("qwen3", tmp_path)
-    reads = iter(range(allowed))
-    plain = FolderSource.bytes_of
-
-    def fails(self: FolderSource, tensor: Any) -> Any:
-        if next(reads, None) is None:
-            raise error
-        return plain(self, tensor)
-
-    monkeypatch.setattr(FolderSource, "bytes_of", fails)
+    fail_to_read(monkeypatch, error, allowed)
     with pytest.raises(InvalidParamsError if isinstance(error, OSError) else KeyboardInterrupt):
         quantize(folder, tmp_path / "a.gguf", type="Q8_0")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "model.gguf"]

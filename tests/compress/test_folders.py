@@ -1,5 +1,5 @@
-"""Folders of safetensors as sources of `prune` and `drop_layers`: the folder that is made computes what the GGUF file of the same tensors
-does, and is written whole or not at all."""
+"""Folders that are made of folders of safetensors: they compute what the GGUF file of the same tensors does, and are written whole or not at
+all."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from converted_files import read, write_folder
+from failing_reads import fail_to_read
 from llmi import LLM, InvalidParamsError, ModelFileError, UnsupportedModelError
 from llmi.cli.commands import main
 from llmi.compress import (
@@ -334,15 +335,7 @@ def test_what_cannot_be_asked(folder: Path, tmp_path: Path, call: Callable[[Path
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_no_half_folder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    reads = iter(range(3))
-    plain = FolderSource.bytes_of
-
-    def fails(self: FolderSource, tensor: Any) -> bytes:
-        if next(reads, None) is None:
-            raise error
-        return plain(self, tensor)
-
-    monkeypatch.setattr(FolderSource, "bytes_of", fails)
+    fail_to_read(monkeypatch, error, 3)
     with pytest.raises(InvalidParamsError if isinstance(error, OSError) else KeyboardInterrupt):
         prune(folder, tmp_path / "out", sparsity=0.5)
     assert not list(tmp_path.iterdir())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 _U8, _U32, _I32, _F32, _FLAG, TEXT, ARRAY = 0, 4, 5, 6, 7, 8, 9
 
@@ -51,6 +51,12 @@ def floats_entry(values: Sequence[float]) -> bytes:
 def bytes_entry(data: bytes) -> bytes:
     """Type and value of a list of bytes."""
     return struct.pack("<IIQ", ARRAY, _U8, len(data)) + data
+
+
+def file_start(num_tensors: int, entries: Mapping[str, bytes]) -> bytes:
+    """A file's beginning: its numbers and all entries."""
+    start = struct.pack("<4sIQQ", b"GGUF", 3, num_tensors, len(entries))
+    return start + b"".join(named(name) + entry for name, entry in entries.items())
 
 
 def named(text: str) -> bytes:

@@ -11,7 +11,8 @@ from llmi.compress.gguf_file import StoredTensor
 from llmi.compress.grids import GRIDS
 from llmi.compress.made_files import FLOATS, Source
 from llmi.compress.mixtures import MIXTURES, of_mixture
-from llmi.compress.preparing import OWN, SEED
+from llmi.compress.preparing import OWN
+from llmi.compress.rotation import SEED
 from llmi.compress.rounding import METHODS
 from llmi.compress.study import FORM, study_type
 from llmi.errors import InvalidParamsError

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +25,6 @@ from llmi.families.inert import matches
 from llmi.families.registry import cards, run_card
 from llmi.families.spec import MlpSpec, RopeSpec, TensorBinding
 from llmi.models.files import open_model
-from llmi.models.layout import CONFIG
 from llmi.text.to_gguf import gguf_entries
 
 _FILE_TYPES = {FLOATS["F32"]: 0, FLOATS["F16"]: 1, FLOATS["BF16"]: 32}
@@ -78,8 +76,7 @@ class Conversion:
         self.source, self.spec = source, source.spec
         if not self.spec.generates or self.spec.two_sided:
             raise self._refused("that writes no text")
-        config = json.loads((source.path / CONFIG).read_bytes())
-        config = config.get("text_config") or config
+        config = source.text_config
         own = next(card for card in cards() if card.name == self.spec.family).gguf
         self.architecture = _OTHERS.get(self.spec.family) or (*own, "llama")[0]
         ropes = rope_tensors(self.spec, config)

@@ -89,6 +89,11 @@ class FolderSource(Source):
             )
 
     @property
+    def text_config(self) -> dict[str, Any]:
+        """What config.json says of the text model."""
+        return self._config.get(_INNER) or self._config
+
+    @property
     def receipt(self) -> str | None:
         """How it was made, if llmi made it."""
         return self._format.get(RECEIPT)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from llmi.base.gguf_entries import ARRAY, TEXT, named
+from llmi.base.gguf_entries import ARRAY, TEXT, file_start, named
 from llmi.base.whole_file import whole_file
 from llmi.errors import ModelFileError
 
@@ -199,8 +199,7 @@ def write_header(path: Path, entries: Mapping[str, bytes], tensors: Sequence[New
 def _header(entries: Mapping[str, bytes], tensors: Sequence[NewTensor]) -> tuple[bytes, int, int]:
     """(all bytes before the tensors, alignment, bytes of the tensors)."""
     alignment = struct.unpack("<I", entries[_ALIGNMENT][4:])[0] if _ALIGNMENT in entries else 32
-    header = [struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(entries))]
-    header += [named(name) + entry for name, entry in entries.items()]
+    header = [file_start(len(tensors), entries)]
     offset = 0
     for tensor in tensors:
         header.append(named(tensor.name) + struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape))

@@ -16,7 +16,8 @@ from llmi.compress.least_squares import times
 from llmi.compress.made_files import Report, Source
 from llmi.compress.pooling import pooled_values
 from llmi.compress.rewriting import Edit, float_tensor, rewrite
-from llmi.compress.stored_matrices import Role, matrix, turned, with_roles
+from llmi.compress.stored_matrices import Role, matrix, with_roles
+from llmi.compress.stored_rows import turned
 from llmi.errors import InvalidParamsError
 from llmi.families.spec import AttentionSpec, TensorBinding
 

@@ -48,8 +48,7 @@ def drop_layers(
     model : path or name
         A GGUF file of one part, or a folder of float safetensors.
     out : path
-        A new .gguf file, or of a folder a new one with the same files beside the weights, if it does
-        not end in .gguf; it is written whole or not at all.
+        A new .gguf file, or of a folder a new one with the same files beside the weights; it is written whole or not at all.
     layers : iterable of int, optional
         Those that go, counted from 0. Give this or count.
     count : int, optional

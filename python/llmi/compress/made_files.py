@@ -97,10 +97,7 @@ class Source:
         """Raises ModelFileError: no GGUF file of one part, or no sound one."""
         self.opened: OpenModel = open_model(path)
         if self.opened.core.gguf is None:
-            raise ModelFileError(
-                f"{path} is a folder of safetensors, no GGUF file",
-                str(path),
-            )
+            raise ModelFileError(f"{path} is a folder of safetensors, no GGUF file", str(path))
         if len(self.opened.files) != 1:
             raise ModelFileError(f"{path} has {len(self.opened.files)} parts: join them first (llama-gguf-split --merge)", str(path))
         self.path = path
@@ -195,13 +192,18 @@ class Source:
         return UnsupportedModelError(f"{method}: {self.path} is a {self.spec.family} model {why}", str(self.path))
 
 
+def bf16_bits(values: F32) -> NDArray[np.uint16]:
+    """The nearest bf16 of each value, ties to even."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
 def float_bytes(values: F32, kind: int, name: str, parameter: str) -> bytes:
     """Values in the type of this number, of FLOATS. Raises InvalidParamsError that names the parameter: a value is beyond fp16."""
     if kind == FLOATS["F32"]:
         return values.tobytes()
     if kind == FLOATS["BF16"]:
-        bits = values.view(np.uint32)
-        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16).tobytes()
+        return bf16_bits(values).tobytes()
     with np.errstate(over="ignore"):
         halves = values.astype(np.float16)
     if not np.isfinite(halves).all():

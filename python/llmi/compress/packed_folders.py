@@ -18,9 +18,10 @@ from llmi.compress.folders import source_of
 from llmi.compress.gguf_file import NewTensor, StoredTensor
 from llmi.compress.made_files import Report, Source, origin_of
 from llmi.compress.packed_types import GROUPS, PACKED, PackedType
-from llmi.compress.preparing import OWN, SEED, calibrated, rotated
+from llmi.compress.preparing import OWN, calibrated, rotated
 from llmi.compress.pruning import matrices
 from llmi.compress.rewriting import Edit, write
+from llmi.compress.rotation import SEED
 from llmi.compress.rounding import Rounding
 from llmi.errors import InvalidParamsError
 from llmi.families.quantization import KEYS
@@ -115,17 +116,15 @@ class Pack:
         """({name: its grid}, {name: why a matrix stays}). Raises InvalidParamsError for a pattern that matches nothing."""
         found: dict[str, StoredTensor] = {}
         stays: dict[str, str] = {}
-        for layer in source.spec.layers:
-            for weight in matrices(layer):
-                for expert in range(max(layer.moe.num_experts, 1)):
-                    name = weight.name.replace("{expert}", str(expert))
-                    tensor = source.tensors.get(name)
-                    if tensor is None or weight.transposed or len(tensor.shape) != 2 or tensor.shape[1] == 1 or not name.endswith(_WEIGHT):
-                        stays[name] = "stays as it is: it is no matrix with rows for outputs"
-                    elif tensor.shape[0] % GROUPS[-1]:
-                        stays[name] = f"stays as it is: groups of {GROUPS[-1]} do not divide its {tensor.shape[0]} columns"
-                    else:
-                        found[name] = tensor
+        for weight, names in matrices(source.spec):
+            for name in names:
+                tensor = source.tensors.get(name)
+                if tensor is None or weight.transposed or len(tensor.shape) != 2 or tensor.shape[1] == 1 or not name.endswith(_WEIGHT):
+                    stays[name] = "stays as it is: it is no matrix with rows for outputs"
+                elif tensor.shape[0] % GROUPS[-1]:
+                    stays[name] = f"stays as it is: groups of {GROUPS[-1]} do not divide its {tensor.shape[0]} columns"
+                else:
+                    found[name] = tensor
         if not found:
             raise source.refuse("quantize", f"without a matrix that can be packed: {next(iter(stays.items()), 'it has none')}")
         types, _ = fitting(found.values(), dict.fromkeys(found, self.type), self.tensors)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from llmi.compress.blocks import Scales, row_sum
 from llmi.compress.folders import TYPES
 from llmi.compress.grids import nearest
-from llmi.compress.made_files import float_bytes
+from llmi.compress.made_files import bf16_bits, float_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -152,6 +152,4 @@ class PackedType:
         if self.float_type == "F16":
             with np.errstate(over="ignore"):
                 return values.astype(np.float16).astype(np.float32)
-        bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-        rounded: F32 = ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
-        return rounded
+        return (bf16_bits(values).astype(np.uint32) << 16).view(np.float32)

@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from llmi.base.kinds import Whole
 from llmi.compress.calibration import Calibration, calibrate
 from llmi.compress.folders import source_of
 from llmi.compress.made_files import Source, loaded
@@ -16,7 +15,6 @@ from llmi.compress.rewriting import write
 from llmi.compress.rotation import Rotate
 from llmi.errors import InvalidParamsError
 
-SEED = Whole(0, (1 << 31) - 1)
 OWN = "own"
 OWN_TOKENS = 20_000
 

@@ -15,9 +15,10 @@ from llmi.compress.made_files import Report, Source
 from llmi.compress.masks import prune_mask
 from llmi.compress.pruning_feedback import Groups, prune_by_feedback
 from llmi.compress.rewriting import Edit, float_tensor, rewrite
-from llmi.compress.stored_matrices import matrix, num_columns, turned
+from llmi.compress.stored_matrices import matrix, num_columns
+from llmi.compress.stored_rows import turned
 from llmi.errors import InvalidParamsError
-from llmi.families.spec import LinearSpec, RouterSpec, TensorBinding
+from llmi.families.spec import LinearSpec, ModelSpec, RouterSpec, TensorBinding
 
 if TYPE_CHECKING:
     import numpy as np
@@ -113,12 +114,10 @@ class Prune:
     def edit(self, source: Source, calibration: Calibration | None) -> Edit:
         """Zeros in every matrix of the layers."""
         weights: dict[str, TensorBinding] = {}
-        for layer in source.spec.layers:
-            for weight in matrices(layer):
-                own = {weight.name.replace("{expert}", str(expert)) for expert in range(max(layer.moe.num_experts, 1))}
-                if not own <= source.tensors.keys():
-                    raise source.refuse("prune", f"whose {weight.name} is no matrix of the file")
-                weights.update({name: TensorBinding(name, transposed=weight.transposed) for name in own})
+        for weight, own in matrices(source.spec):
+            if not source.tensors.keys() >= set(own):
+                raise source.refuse("prune", f"whose {weight.name} is no matrix of the file")
+            weights.update({name: TensorBinding(name, transposed=weight.transposed) for name in own})
         if self.pattern is not None:
             for name in sorted(weights):  # what cannot be is said before minutes pass
                 prune_mask(np.zeros((1, num_columns(source, weights[name]))), pattern=self.pattern)
@@ -176,11 +175,18 @@ def _norms(source: Source, calibration: Calibration, weight: TensorBinding) -> F
     return norms
 
 
-def matrices(part: object) -> Iterator[TensorBinding]:
-    """The weights of a part of a layer, without those that choose experts."""
+def matrices(spec: ModelSpec) -> Iterator[tuple[TensorBinding, list[str]]]:
+    """The weights of the layers, without those that choose experts, and the names of each: one, or one for each expert."""
+    for layer in spec.layers:
+        for weight in _weights(layer):
+            numbers = range(max(layer.moe.num_experts, 1))
+            yield weight, list(dict.fromkeys(weight.name.replace("{expert}", str(expert)) for expert in numbers))
+
+
+def _weights(part: object) -> Iterator[TensorBinding]:
     if isinstance(part, LinearSpec):
         if part.weight.name:
             yield part.weight
     elif dataclasses.is_dataclass(part) and not isinstance(part, RouterSpec):
         for field in dataclasses.fields(part):
-            yield from matrices(getattr(part, field.name))
+            yield from _weights(getattr(part, field.name))

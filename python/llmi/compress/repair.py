@@ -10,7 +10,8 @@ from llmi.base.progress import progress
 from llmi.compress.calibration import Calibration, own_windows
 from llmi.compress.least_squares import mean_square, over_columns, products, solve
 from llmi.compress.made_files import Source
-from llmi.compress.stored_matrices import matrix, turned
+from llmi.compress.stored_matrices import matrix
+from llmi.compress.stored_rows import turned
 from llmi.errors import InvalidParamsError, call_core
 from llmi.llm import LLM
 

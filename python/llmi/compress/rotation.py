@@ -14,7 +14,8 @@ from llmi.base.kinds import Whole, parse
 from llmi.compress.calibration import Calibration
 from llmi.compress.made_files import Report, Source
 from llmi.compress.rewriting import Edit, float_tensor, rewrite
-from llmi.compress.stored_matrices import matrix, turned
+from llmi.compress.stored_matrices import matrix
+from llmi.compress.stored_rows import turned
 from llmi.families.spec import LayerSpec, LinearSpec, NormSpec, TensorBinding
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ else:
 
 _ROUNDS = 4
 _PIECE = 512  # vectors at once: they stay in a core's cache
-_SEED = Whole(0, (1 << 31) - 1)
+SEED = Whole(0, (1 << 31) - 1)
 
 
 def rotate(model: str | os.PathLike[str], out: str | os.PathLike[str], *, seed: int = 0) -> Report:
@@ -76,7 +77,7 @@ class Rotate:
     @classmethod
     def of(cls, settings: dict[str, Any]) -> Rotate:
         """From a caller or a receipt. Raises InvalidParamsError."""
-        return cls(parse(_SEED, "seed", settings["seed"]))
+        return cls(parse(SEED, "seed", settings["seed"]))
 
     def settings(self) -> dict[str, object]:
         """For the receipt."""

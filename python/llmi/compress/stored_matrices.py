@@ -11,7 +11,7 @@ from llmi.compress import cuts
 from llmi.compress.gguf_file import NewTensor
 from llmi.compress.made_files import Source
 from llmi.compress.rewriting import float_tensor
-from llmi.compress.stored_rows import rows_of
+from llmi.compress.stored_rows import rows_of, turned
 from llmi.errors import ModelFileError
 from llmi.families.spec import TensorBinding
 
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     Rows = NDArray[np.int64]
 else:
     from llmi.base.lazy_numpy import np
-
-
-def turned(values: F32, binding: TensorBinding) -> F32:
-    """[.., rows, columns] of what the file has, or the other way round."""
-    return values.swapaxes(-1, -2) if binding.transposed else values
 
 
 def matrix(source: Source, binding: TensorBinding) -> F32:

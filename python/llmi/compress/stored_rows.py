@@ -89,7 +89,12 @@ def _shape(source: Source, part: Part) -> tuple[int, ...]:
 def _values(source: Source, part: Part) -> F32:
     names = part.names(source)
     values = source.values(names[0]) if names[0] == part.old.name else np.stack([source.values(name) for name in names])
-    return np.swapaxes(values, -1, -2) if part.old.transposed else values
+    return turned(values, part.old)
+
+
+def turned(values: F32, binding: TensorBinding) -> F32:
+    """[.., rows, columns] of what the file has, or the other way round."""
+    return values.swapaxes(-1, -2) if binding.transposed else values
 
 
 def _places(part: Part, shape: Sequence[int]) -> tuple[I64, I64]:
@@ -103,7 +108,7 @@ def _places(part: Part, shape: Sequence[int]) -> tuple[I64, I64]:
 
 
 def rows_of(order: RowOrder, count: int) -> I64:
-    """Which rows of a tensor a role of so many rows reads (csrc/model/spec.h), in its order."""
+    """The rows of a tensor that a role reads, in the role's order (csrc/model/spec.h). count: rows of the role."""
     rows = np.arange(count)
     if not order.head_rows:
         return order.first_row + rows

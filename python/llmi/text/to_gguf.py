@@ -9,9 +9,8 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from struct import pack
 
-from llmi.base.gguf_entries import bytes_entry, flag_entry, floats_entry, named, number_entry, numbers_entry, text_entry, texts_entry
+from llmi.base.gguf_entries import bytes_entry, file_start, flag_entry, floats_entry, number_entry, numbers_entry, text_entry, texts_entry
 from llmi.chat.templates import DEFAULT, GGUF_KEY
 from llmi.errors import LlmiError, TokenizerError
 from llmi.models.files import open_gguf
@@ -229,7 +228,7 @@ def _read(entries: dict[str, bytes], source: _Source) -> LoadedTokenizer:
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("error")
         file = Path(folder) / "vocabulary.gguf"
-        file.write_bytes(pack("<4sIQQ", b"GGUF", 3, 0, len(entries)) + b"".join(named(name) + entry for name, entry in entries.items()))
+        file.write_bytes(file_start(0, entries))
         try:
             loaded = gguf_tokenizer.load(file, open_gguf(file))
             library = loaded.build()
